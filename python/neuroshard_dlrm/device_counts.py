@@ -2,6 +2,7 @@
 
 import os
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -25,10 +26,10 @@ from neuroshard_dlrm.options import MOST_DEVICES, RequestOptions
 from neuroshard_dlrm.requests import Source, request_of
 
 MOST_POINTS = 64
-FEW = 2
-"""Plans that are made in this process: the start of others takes longer."""
 THREADS_VARIABLE = "OMP_NUM_THREADS"
 """Read by the BLAS libraries of NumPy when they are loaded."""
+START_S = 5.0
+"""Processor time of plans that are made in this process if they take less together: the start of others takes half."""
 DEFAULT_SAMPLES_PER_DEVICE = 8192
 MOST_SAMPLES = 2**24
 _BATCH_SIZE = "spec.model.batchSizePerDevice"
@@ -182,13 +183,15 @@ def planned_counts(
     for device in devices.values():
         _costs(bundle, device, is_for_all=is_for_all)  # what lacks cost models is named before anything is planned
     planned = partial(_planned, bundle=bundle, is_for_all=is_for_all)
-    if len(requests) <= FEW:
-        for place, request in enumerate(requests):
-            yield place, planned(request, prices.get(request.topology.device.name))
+    places = sorted(range(len(requests)), key=lambda place: -requests[place].topology.num_devices)
+    taken_s = 0.0
+    while places and (len(places) == 1 or taken_s * len(places) < START_S):  # here the quick ones first
+        place, began_s = places.pop(), time.process_time()
+        found = planned(requests[place], prices.get(requests[place].topology.device.name))
+        taken_s = time.process_time() - began_s
+        yield place, found
+    if not places:
         return
-    places = sorted(
-        range(len(requests)), key=lambda place: -requests[place].topology.num_devices
-    )  # the slow ones first
     workers = min(len(os.sched_getaffinity(0)), len(places))
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         with one_thread_each():
