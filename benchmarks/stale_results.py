@@ -87,6 +87,7 @@ MEASURED: Mapping[str, Sequence[str]] = {
         "trainer/neuroshard_trainer/servers",
         *_FITTING,
     ),
+    "anomaly-detection": tuple(f"{_DRIFT[0]}/{name}.py" for name in ("columns", "detector", "labels", "rise")),
     "device-counts": (*_SEARCH, "python/neuroshard_dlrm/device_counts.py"),
     "deduplication": _LOOP,
     "deduplication-choices": ("planner/neuroshard_planner/choices/repeats.py", *_FITTING, *_STEP),

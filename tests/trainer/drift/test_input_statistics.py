@@ -19,6 +19,7 @@ from neuroshard_trainer.drift.input_statistics import (
     FeatureCounts,
     InputDrift,
     counts_of,
+    has_moved,
     reuse_histograms,
     statistics_of,
 )
@@ -206,3 +207,18 @@ def test_statistics_pass_through_their_document() -> None:
     written = statistics_of([batch(0)], run=RUN, first_step=0, last_step=0)
 
     assert type(written).from_json(written.to_json()) == written
+
+
+@pytest.mark.parametrize(("lists", "most"), [(64, 30), (900, 30), (4096, 0)])
+def test_lookups_that_are_drawn_have_changed_in_one_of_1000_pairs_of_batches_at_most(lists: int, most: int) -> None:
+    """Of 30,000 features, against the mean of three batches; in none where a batch has 4,096 lists."""
+    rng = np.random.default_rng(lists)
+    before = rng.poisson(lists, size=(30_000, 3)).mean(axis=1) / lists
+    pairs = rng.poisson(lists, size=(30_000, 2)) / lists
+
+    moved = sum(
+        all(has_moved(usual, now, lists) for now in pair)
+        for usual, pair in zip(before.tolist(), pairs.tolist(), strict=True)
+    )
+
+    assert moved <= most
