@@ -90,7 +90,8 @@ def _noise(noise: str, rng: np.random.Generator, count: int) -> FloatArray:
         return rng.normal(size=count)
     if noise == NOISES[1]:
         return np.fromiter(_with_memory(rng, 0.5, count), dtype=np.float64, count=count)
-    return rng.standard_t(5, size=count) / np.sqrt(5 / 3)
+    heavy: FloatArray = rng.standard_t(5, size=count) / np.sqrt(5 / 3)
+    return heavy
 
 
 def _with_memory(rng: np.random.Generator, memory: float, count: int) -> Iterator[float]:
