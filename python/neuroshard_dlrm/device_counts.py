@@ -126,6 +126,11 @@ def kept_batch(source: Source, options: RequestOptions, *, of_all: int | None) -
         return Batch(per_device=per_device)
     if isinstance(source, JobFile):
         spec = source.job.spec
+        if spec.model.chooses_batch_size:
+            raise CommandError(
+                f"{_BATCH_SIZE}: is Auto, and devices are compared at one batch"
+                f"; hint: give --global-batch-size, or --set {_BATCH_SIZE}={spec.model.samples_per_device}"
+            )
         return Batch(of_all=spec.model.samples_per_device * spec.trainer.world_size)
     if isinstance(source, TableSet) and source.global_batch_size is not None:
         return Batch(of_all=source.global_batch_size)

@@ -125,6 +125,7 @@ def require_sweepable(file: JobFile) -> None:
         (spec.trainer.command, "trainer.command", "a trainer of your own is not known to take a variant's settings"),
         (spec.plan_ref, "planRef", "a plan is for one model on one number of devices, and each variant has its own"),
         (spec.checkpoint.folder, "checkpoint.folder", "all variants would keep their state in one folder"),
+        (spec.model.chooses_batch_size, "model.batchSizePerDevice", "is Auto, and all variants keep one global batch"),
     )
     for value, field, why in problems:
         if value:

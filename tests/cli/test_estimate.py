@@ -146,3 +146,17 @@ def test_a_request_is_for_given_devices(tmp_path: Path, neuroshard: Any) -> None
 
     assert result.code == 2
     assert f"{path}: is a request for given devices" in result.err
+
+
+def test_a_job_whose_plan_chooses_the_batch_needs_one(tmp_path: Path, neuroshard: Any) -> None:
+    """Devices would be compared on different trainings."""
+    job = job_data()
+    job["spec"]["model"]["batchSizePerDevice"] = "Auto"
+    path = tmp_path / "job.json"
+    path.write_text(json.dumps(job))
+
+    result = neuroshard("estimate", path, *KINDS, "--devices", "2")
+
+    assert result.code == 2
+    assert "spec.model.batchSizePerDevice: is Auto" in result.err
+    assert "hint: give --global-batch-size" in result.err

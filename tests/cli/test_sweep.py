@@ -210,6 +210,14 @@ def test_the_command_for_the_cluster_can_be_copied(job_file: Path, tmp_path: Pat
     [
         ({"launchPolicy": "Manual"}, ("--run",), "spec.launchPolicy: is Manual, so that nothing trains by itself"),
         ({"suspend": True}, ("--run",), "spec.suspend: is true"),
+        (
+            {
+                "model": job_data()["spec"]["model"] | {"batchSizePerDevice": "Auto"},
+                "experimental": {"planner": {"workBudget": QUICK_WORK}},
+            },
+            (),
+            "spec.model.batchSizePerDevice: is Auto",
+        ),
         ({}, ("--device-type", "h100"), "--device-type: "),
         ({}, ("--dense", "missing.json"), "missing.json"),
         (
