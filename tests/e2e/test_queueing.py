@@ -8,13 +8,16 @@ import pytest
 from e2e import jobs
 from e2e.operator_release import Release
 from e2e.test_elastic import HEAVY, LOOKED_WITHIN_S, elastic_job, let_it_grow, trains_on
+from e2e.test_embedding_servers import TRAINER, served_job, with_plan
 from e2e.volumes import shared_volume
 from neuroshard_cluster import addons
 from neuroshard_cluster.cluster import Cluster
 from neuroshard_cluster.folders import Home
 from neuroshard_cluster.gpus import RESOURCE
-from neuroshard_cluster.kubectl import Object
+from neuroshard_cluster.images import PLANNER
+from neuroshard_cluster.kubectl import Kubectl, Object
 from neuroshard_cluster.plugin import Namespace
+from neuroshard_cluster.waiting import eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("kueue"), pytest.mark.usefixtures("operator")]
 VERSION = "kueue.x-k8s.io/v1beta1"
@@ -27,9 +30,9 @@ def kueue_object(kind: str, name: str, spec: dict[str, Any], **fields: Any) -> O
     return {"apiVersion": VERSION, "kind": kind, "metadata": {"name": name, **fields}, "spec": spec}
 
 
-def queues(namespace: str) -> list[Object]:
+def queues(namespace: str, memory: str = "64Gi") -> list[Object]:
     """Return one queue with a quota of two GPUs, in which the more important job wins."""
-    quotas = [{"name": name, "nominalQuota": room} for name, room in ((RESOURCE, 2), ("cpu", 64), ("memory", "64Gi"))]
+    quotas = [{"name": name, "nominalQuota": room} for name, room in ((RESOURCE, 2), ("cpu", 64), ("memory", memory))]
     covered = [each["name"] for each in quotas]
     groups = [{"coveredResources": covered, "flavors": [{"name": addons.FLAVOR, "resources": quotas}]}]
     wins = {"withinClusterQueue": "LowerPriority"}
@@ -202,3 +205,95 @@ def test_an_elastic_job_trains_on_what_kueue_admits(
     assert (questions, again["restartsCountTowardsMax"]) == ([], 0)
     assert "Resized" in jobs.events(kubectl, "shop")
     assert "going on from step" in log
+
+
+@pytest.fixture
+def job_sets(request: pytest.FixtureRequest, operator: Release, cluster: Cluster, home: Home) -> Iterator[None]:
+    """JobSet, and an operator that has found it, for one test."""
+    addons.install_jobset(cluster, home, say=print)
+    try:
+        request.getfixturevalue("kueue")
+        operator.install(jobSets=True)
+        yield
+    finally:
+        operator.install()
+        addons.remove_jobset(cluster)
+
+
+def held_servers(kubectl: Kubectl, name: str, queue: str, priority: str = "") -> Object:
+    """Return a job with servers in a queue, whose trainers and server run until `finish`."""
+    trainer = {**TRAINER, "image": PLANNER.tag}
+    trainer["resourcesPerNode"] = {"requests": {"cpu": "100m"}, "limits": {"memory": "64Mi"}}
+    script = {"name": "trainer", "command": ["sh", "-c", jobs.HELD]}
+    template = {"spec": {"terminationGracePeriodSeconds": 5, "containers": [script]}}
+    job = with_plan(kubectl, served_job(name, trainer=trainer, podTemplate=template))
+    important = {"kueue.x-k8s.io/priority-class": priority} if priority else {}
+    job["metadata"]["labels"] = {QUEUE_LABEL: queue, **important}
+    return job
+
+
+@pytest.mark.usefixtures("job_sets")
+def test_workers_and_servers_wait_for_room_for_both(cluster: Cluster, namespace: Namespace, queue: str) -> None:
+    """A quota of 5 GiB has room for one job of 4 GiB, and next to it for the second one's workers, without its server.
+
+    So these wait. A more important job of both preempts both, which go on once it has ended.
+    """
+    kubectl = namespace.kubectl
+    low, high = (f"{namespace.name}-{name}" for name in PRIORITIES)
+    cluster.kubectl.apply(*queues(namespace.name, memory="5Gi"))
+    kubectl.apply(held_servers(kubectl, "first", queue, low))
+    running = jobs.wait_for_stage(kubectl, "first", "Running")
+    kubectl.apply(held_servers(kubectl, "second", queue, low))
+    held = is_held(namespace, "second")
+    workloads = kubectl.list("workloads")
+    pods = jobs.children(kubectl, "second", "pods")
+    shown = kubectl("get", jobs.KIND, "second"), kubectl("get", "jobset")
+    kubectl.apply(held_servers(kubectl, "urgent", queue, high))
+    jobs.wait_for_stage(kubectl, "urgent", "Running")
+    preempted = is_held(namespace, "first")
+    gone = lambda: not jobs.workers(kubectl, "first") and not jobs.children(kubectl, "first", "pods", "server")  # noqa: E731
+    eventually("no pod of the first job is left", gone)
+    ended = {}
+    for name in ("urgent", "first", "second"):
+        jobs.wait_for_stage(kubectl, name, "Running")
+        finish_all(kubectl, name)
+        ended[name] = jobs.wait_for_stage(kubectl, name, "Succeeded")
+
+    assert running["servers"] == {"desired": 1, "ready": 1}
+    assert held["message"] == "JobSet second-0 waits for Kueue to admit it in queue queue"
+    assert sorted(len(each["spec"]["podSets"]) for each in workloads) == [2, 2]
+    assert [pod for pod in pods if pod["metadata"]["labels"][jobs.ROLE_LABEL] in {"worker", "server"}] == []
+    assert "Suspended" in shown[0]
+    assert "second-0" in shown[1]
+    assert preempted["stage"] == "Suspended"
+    assert {name: seen.get("restartsCountTowardsMax", 0) for name, seen in ended.items()} == dict.fromkeys(ended, 0)
+
+
+def finish_all(kubectl: Kubectl, name: str) -> None:
+    """Let the workers and servers of a job whose script is `HELD` exit with 0, servers first: workers end both."""
+    for role in ("server", "worker"):
+        for pod in jobs.children(kubectl, name, "pods", role):
+            if pod["status"]["phase"] == "Running" and "deletionTimestamp" not in pod["metadata"]:
+                kubectl("exec", pod["metadata"]["name"], "--container=trainer", "--", "touch", "/tmp/finish")  # noqa: S108
+
+
+def test_a_queued_job_with_servers_is_refused_until_there_are_job_sets(
+    request: pytest.FixtureRequest, operator: Release, cluster: Cluster, home: Home, namespace: Namespace
+) -> None:
+    """The operator looks for JobSet while it runs, and its log and the job's message say what it found."""
+    kubectl = namespace.kubectl
+    operator.install(jobSets=True)
+    request.addfinalizer(operator.install)
+    kubectl.apply(held_servers(kubectl, "early", "queue"))
+    refused = jobs.wait_for_stage(kubectl, "early", "Failed")
+    request.addfinalizer(lambda: addons.remove_jobset(cluster))
+    addons.install_jobset(cluster, home, say=print)
+    restarted = lambda: operator.leader()["status"]["containerStatuses"][0]["restartCount"]  # noqa: E731
+    eventually("the operator has started again", restarted)
+    kubectl.apply(held_servers(kubectl, "late", "queue"))
+    held = is_held(namespace, "late")
+    kubectl("delete", jobs.KIND, "--all", "--timeout=300s")
+
+    assert refused["reason"] == "InvalidInput"
+    assert "hint: install JobSet" in refused["message"]
+    assert "JobSet late-0 waits for Kueue" in held["message"]
