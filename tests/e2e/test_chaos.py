@@ -1,7 +1,7 @@
 """Many small jobs while processes, pods, nodes' agents and the control plane are killed at random.
 
-Some jobs have a container next to the trainer's that runs on, kubelets reject pods, and a tenant writes hostile
-objects.
+Some jobs have embedding servers, or a container next to the trainer's that runs on, kubelets reject pods, and a tenant
+writes hostile objects.
 """
 
 import json
@@ -13,15 +13,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from e2e import jobs
 from e2e.operator_release import RELEASE, Release
 from e2e.tenant import Tenant
+from e2e.test_embedding_servers import TRAINER, served_job, with_plan
 from e2e.test_rejections import reject
 from e2e.test_tenants import MEMORY_LIMIT_KIB, foreign, peak_kib_of
 from neuroshard_api.job.stage_commands import PROGRESS_FILE, STEP_REPORT_FILE
 from neuroshard_cluster.errors import ClusterError
+from neuroshard_cluster.images import PLANNER
 from neuroshard_cluster.kubectl import Object
 from neuroshard_cluster.plugin import Namespace
 from neuroshard_cluster.waiting import eventually
@@ -54,6 +57,12 @@ WORKS = "sleep {seconds} & wait $!"
 """The shell hears of its child's death; as the only process of its container it could not be killed from inside."""
 REFUSES = "sleep {seconds} & wait $! || exit 137; echo it is never right >&2; exit 2"
 ENDED = ("Succeeded", "Failed")
+KINDS = ("works", "works", "works", "refuses", "is-deleted", "rests", "serves")
+ATTEMPT_LABEL = "training.neuroshard.dev/attempt"
+OF_ATTEMPTS = f"{jobs.ROLE_LABEL} in (worker,server)"
+"""Selects the pods of workers and of embedding servers."""
+SERVERS_END_WITHIN_S = 120.0
+"""After the end of their job, on a busy machine; the operator gives them 30 s."""
 
 
 @dataclass(kw_only=True)
@@ -110,12 +119,13 @@ class Chaos:
         for name in self._under_way("rests-"):
             patiently(partial(self._kubectl.patch, jobs.KIND, name, {"spec": {"suspend": False}}))
         eventually("all jobs have ended", lambda: self.look() and self._unended() == 0, within_s=ALL_END_WITHIN_S)
+        eventually("no server outlives its job", lambda: not self._living_servers(), within_s=SERVERS_END_WITHIN_S)
 
     def look(self) -> bool:
-        """Collect finished jobs, check that none has workers of two attempts, and return whether anyone answered."""
+        """Collect finished jobs, check that none has pods of two attempts, and return whether anyone answered."""
         try:
             found = {each["metadata"]["name"]: each.get("status", {}) for each in self._kubectl.list(jobs.KIND)}
-            workers = self._kubectl.list("pods", selector=f"{jobs.ROLE_LABEL}=worker")
+            workers = self._kubectl.list("pods", selector=OF_ATTEMPTS)
         except ClusterError:
             return False
         for fate in self.fates:
@@ -125,30 +135,47 @@ class Chaos:
         assert_one_attempt_lives(workers)
         return True
 
+    def _living_servers(self) -> list[str]:
+        pods = self._kubectl.list("pods", selector=f"{jobs.ROLE_LABEL}=server")
+        return [pod["metadata"]["name"] for pod in pods if pod["status"].get("phase") in {"Pending", "Running"}]
+
     def _unended(self) -> int:
         return sum(not fate.has_ended for fate in self.fates)
 
     def _submit(self) -> None:
         number = len(self.fates)
-        kind = ("works", "works", "works", "refuses", "is-deleted", "rests")[number % 6]
+        kind = KINDS[number % len(KINDS)]
         name = f"{kind}-{number}"
         seconds = self._random.randint(10, 40)
         script = (REFUSES if kind == "refuses" else WORKS).format(seconds=seconds)
         profiler = jobs.SIMULATED if self._random.random() < 0.2 else jobs.BUNDLED
-        job = jobs.script_job(
-            name,
-            script,
-            profiler=profiler,
-            experimental=STAGE_RETRIES,
-            failurePolicy={"maxRestarts": 100},
-            podTemplate={"spec": {"terminationGracePeriodSeconds": 5}},
-        )
+        common: dict[str, Any] = {
+            "failurePolicy": {"maxRestarts": 100},
+            "podTemplate": {"spec": {"terminationGracePeriodSeconds": 5}},
+        }
+        if kind == "serves":
+            job = self._served(name, script, **common)
+        else:
+            job = jobs.script_job(name, script, profiler=profiler, experimental=STAGE_RETRIES, **common)
         if self._random.random() < SHIPPED_SHARE:
-            job["spec"]["podTemplate"]["spec"]["containers"] = [jobs.LOG_SHIPPER]
+            job["spec"]["podTemplate"]["spec"].setdefault("containers", []).append(jobs.LOG_SHIPPER)
         patiently(partial(self._kubectl.apply, job))
         self.fates.append(
             Fate(name=name, stage="Failed" if kind == "refuses" else "Succeeded", is_deleted=kind == "is-deleted")
         )
+
+    def _served(self, name: str, script: str, **spec: object) -> Object:
+        """Return a job whose workers and server run a script, under a plan that is at hand."""
+        trainer = {**TRAINER, "image": PLANNER.tag}
+        trainer["resourcesPerNode"] = {"requests": {"cpu": "10m"}, "limits": {"memory": "64Mi"}}
+        servers = {"tables": ["users"], "resources": {"limits": {"memory": "2Gi"}, "requests": {"cpu": "10m"}}}
+        experimental = {"pipeline": "None", "embeddingServers": servers}
+        job = served_job(name, trainer=trainer, experimental=experimental, **spec)
+        # Servers need NeuroShard's own trainer, and a pod template may have another command for its container.
+        job["spec"]["podTemplate"]["spec"]["containers"] = [{"name": "trainer", "command": ["sh", "-c", script]}]
+        made: list[Object] = []
+        patiently(lambda: made.append(with_plan(self._kubectl, job)))
+        return made[-1]
 
     def _strike(self) -> None:
         blows: Mapping[Callable[[], str], int] = {
@@ -172,17 +199,16 @@ class Chaos:
             self.told.append(f"missed: {error}".splitlines()[0])
 
     def _kill_a_process(self) -> str:
-        pod = self._any_pod("worker")
+        pod = self._any_pod(OF_ATTEMPTS)
         self._kubectl("exec", pod, "--", "sh", "-c", "kill -9 -1")
         return f"process of {pod}"
 
     def _delete_a_pod(self) -> str:
-        pod = self._any_pod("")
+        pod = self._any_pod(jobs.ROLE_LABEL)
         self._kubectl.delete("pod", pod, "--grace-period=0", "--force", "--wait=false")
         return f"pod {pod}"
 
-    def _any_pod(self, role: str) -> str:
-        selector = f"{jobs.ROLE_LABEL}={role}" if role else jobs.ROLE_LABEL
+    def _any_pod(self, selector: str) -> str:
         running = [pod for pod in self._kubectl.list("pods", selector=selector) if pod["status"]["phase"] == "Running"]
         if not running:
             raise ClusterError("nothing runs")
@@ -371,13 +397,15 @@ def patiently(call: Callable[[], None]) -> None:
 
 
 def assert_one_attempt_lives(workers: Sequence[Object]) -> None:
-    """Fail if a training job has live worker pods of two Jobs; pods that are being deleted do not count."""
-    owners: dict[str, set[str]] = {}
+    """Fail if a training job has live pods of two Jobs of a role or two attempts; those being deleted do not count."""
+    owners: dict[tuple[str, str], set[str]] = {}
     for pod in workers:
         metadata = pod["metadata"]
         if pod["status"].get("phase") in {"Pending", "Running"} and "deletionTimestamp" not in metadata:
             [owner] = metadata["ownerReferences"]
-            owners.setdefault(metadata["labels"][jobs.JOB_LABEL], set()).add(owner["name"])
+            labels = metadata["labels"]
+            owners.setdefault((labels[jobs.JOB_LABEL], labels[jobs.ROLE_LABEL]), set()).add(owner["name"])
+            owners.setdefault((labels[jobs.JOB_LABEL], ""), set()).add(labels[ATTEMPT_LABEL])
     doubled = {job: found for job, found in owners.items() if len(found) > 1}
     assert not doubled, doubled
 
