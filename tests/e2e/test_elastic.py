@@ -1,4 +1,4 @@
-"""Elastic jobs on nodes that are drained and come back: real training, on two nodes, one, and two."""
+"""Elastic jobs on nodes that are drained, join, and come back: real training, on two nodes, one, and two."""
 
 import json
 from collections.abc import Mapping
@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 from e2e import jobs
+from e2e.operator_release import Release
 from e2e.volumes import newest_step, shared_volume
 from neuroshard_cluster.cluster import Cluster
 from neuroshard_cluster.kubectl import Kubectl, Object
 from neuroshard_cluster.plugin import Namespace
 from neuroshard_cluster.waiting import WITHIN_S, eventually
 
-pytestmark = [pytest.mark.e2e, pytest.mark.chaos, pytest.mark.usefixtures("operator")]
+pytestmark = [pytest.mark.e2e, pytest.mark.chaos]
 
 EVERY_STEPS = 20
 LOOKED_WITHIN_S = 600.0
@@ -74,6 +75,7 @@ def trains_on(
     return seen, {pod["spec"]["nodeName"] for pod in jobs.workers(kubectl, "shop").values()}
 
 
+@pytest.mark.usefixtures("operator")
 def test_an_elastic_job_trains_on_the_nodes_that_there_are(
     cluster: Cluster, namespace: Namespace, tmp_path: Path
 ) -> None:
@@ -105,3 +107,34 @@ def test_an_elastic_job_trains_on_the_nodes_that_there_are(
     assert (first["plan"]["hash"], again["restartsCountTowardsMax"]) == (again["plan"]["hash"], 0)
     assert "Resized" in jobs.events(kubectl, "shop")
     assert "going on from step" in log
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_an_elastic_job_takes_a_node_that_joins(
+    cluster: Cluster, operator: Release, namespace: Namespace, tmp_path: Path
+) -> None:
+    """One node, and two where that pays; the operator dies while it plans for two, and while they start."""
+    if len(cluster.nodes()) < 2:
+        pytest.skip("a job on two nodes and on one needs two; make cluster-up NODES=2")
+    kubectl, folder = namespace.kubectl, tmp_path / "checkpoints"
+    kept = operator.leader()["spec"]["nodeName"]
+    joins = next(name for name in sorted(cluster.nodes()) if name != kept)
+    cluster.kubectl("cordon", joins)
+    with shared_volume(cluster, namespace, folder) as claim:
+        kubectl.apply(elastic_job(claim, [kept, joins], model=HEAVY))
+        first, _ = trains_on(kubectl, 1, folder)
+        cluster.kubectl("uncordon", joins)
+        let_it_grow(kubectl)
+        plans = lambda seen: "growth" in seen["elastic"] and "verdict" not in seen["elastic"]["growth"]  # noqa: E731
+        jobs.wait_for(kubectl, "shop", plans, "plans for a node more", LOOKED_WITHIN_S)
+        operator.kill()
+        starts = lambda seen: seen["elastic"]["numNodes"] == 2  # noqa: E731
+        jobs.wait_for(kubectl, "shop", starts, "starts on two nodes", LOOKED_WITHIN_S)
+        operator.kill()
+        joined, at_both = trains_on(kubectl, 2, folder, LOOKED_WITHIN_S)
+
+    assert at_both == {kept, joins}
+    assert [seen["elastic"]["reason"] for seen in (first, joined)] == ["NodesAvailable", "NodesJoined"]
+    assert [seen["plan"]["worldSize"] for seen in (first, joined)] == [1, 2]
+    assert joined["restartsCountTowardsMax"] == 0
