@@ -41,6 +41,7 @@ PASSES = ("dense_forward_ms", "dense_backward_ms", "dense_collectives_ms")
 """Fields of RankTimes that are parts of dense_ms."""
 NO_PARTS = {
     "server_ms",
+    "server_hidden_ms",
     "dense_peer_wait_ms",
     "processor_wait_share",
     "core_loop_ms",
