@@ -87,7 +87,7 @@ def test_torchrun_is_told_nodes_processes_and_meeting_point() -> None:
 def test_processes_of_embedding_servers_are_started_after_the_trainers() -> None:
     """On one machine, with the trainers' launcher: global ranks are then trainers first."""
     servers = {"replicas": 2, "procsPerReplica": 3, "resources": {"limits": {"memory": "8Gi"}}, "tables": ["user"]}
-    job = builders.job(trainer={"numProcPerNode": 2}, experimental={"embeddingServers": servers})
+    job = builders.job(trainer={"numProcPerNode": 2}, experimental={"pipeline": "None", "embeddingServers": servers})
 
     environment = torchrun_environment(job, host="localhost", run_id="job-0")
 
@@ -95,25 +95,25 @@ def test_processes_of_embedding_servers_are_started_after_the_trainers() -> None
     assert environment["PET_NPROC_PER_NODE"] == "8"
 
 
-@pytest.mark.parametrize(("of_servers", "processes", "before"), [(False, "2", None), (True, "3", "4")])
+@pytest.mark.parametrize(("of_servers", "processes", "before"), [(False, "2", None), (True, "3", "1")])
 def test_servers_with_hosts_of_their_own_are_nodes_after_those_of_the_trainers(
     *, of_servers: bool, processes: str, before: str | None
 ) -> None:
     """All meet in one rendezvous, each node with the processes of its kind."""
     servers = {"replicas": 2, "procsPerReplica": 3, "resources": {"limits": {"memory": "8Gi"}}, "tables": ["user"]}
-    trainer = {"numNodes": 4, "numProcPerNode": 2}
-    job = builders.job(trainer=trainer, experimental={"embeddingServers": servers})
+    trainer = {"numNodes": 1, "numProcPerNode": 2}
+    job = builders.job(trainer=trainer, experimental={"pipeline": "None", "embeddingServers": servers})
 
     environment = torchrun_environment(job, host="localhost", run_id="job-0", of_servers=of_servers)
 
-    assert (environment["PET_NNODES"], environment["PET_NPROC_PER_NODE"]) == ("6", processes)
+    assert (environment["PET_NNODES"], environment["PET_NPROC_PER_NODE"]) == ("3", processes)
     assert environment.get("NEUROSHARD_NODES_BEFORE") == before
 
 
 def test_no_server_is_started_for_a_plan_without_tables_on_them() -> None:
     """A job may permit servers that its plan does not need."""
     servers = {"replicas": 2, "resources": {"limits": {"memory": "8Gi"}}, "policy": "IfNeeded"}
-    job = builders.job(trainer={"numProcPerNode": 2}, experimental={"embeddingServers": servers})
+    job = builders.job(trainer={"numProcPerNode": 2}, experimental={"pipeline": "None", "embeddingServers": servers})
 
     environment = torchrun_environment(job, host="localhost", run_id="job-0", has_servers=False)
 

@@ -11,7 +11,7 @@ from neuroshard_api.job.plan_request import dense_signature, plan_request
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.job.variants import expanded, inline_tables, tables_of_variant, with_variants, without_variants
 from support import builders
-from support.jobs.broken_rules import SERVERS
+from support.jobs.broken_rules import SERVED
 
 TWO = ({"name": "base"}, {"name": "other"})
 
@@ -146,7 +146,7 @@ def test_a_plan_of_variants_has_a_replicated_dense_part() -> None:
         (TWO, {"trainer": {"command": ["train"]}}, "trainer.command"),
         (
             TWO,
-            {"experimental": {"embeddingServers": SERVERS}},
+            {"experimental": SERVED},
             "not on experimental.embeddingServers; hint: remove one of them",
         ),
         (TWO, {"planner": {"shardingGroups": {"sizes": [2]}}}, "shardingGroups"),

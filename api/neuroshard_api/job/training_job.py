@@ -32,7 +32,7 @@ from neuroshard_api.job.preparation import Planner, PlanReference, Profiler, Pro
 from neuroshard_api.job.replanning import Replanning
 from neuroshard_api.job.resource import Checked, Part, Rule, Unique, Waived, broken
 from neuroshard_api.job.status import Status
-from neuroshard_api.job.training import Checkpoint, Data, DataFormat, Deduplication, Training
+from neuroshard_api.job.training import Checkpoint, Data, DataFormat, Deduplication, Training, TrainPipeline
 from neuroshard_api.job.variants import MAX_VARIANTS, JobVariant
 from neuroshard_api.job.workers import HAS_GPUS, PodTemplate, Trainer
 from neuroshard_api.sharding.kernels import widest_shard
@@ -178,6 +178,46 @@ _ELASTIC_RULES = (
 )
 
 
+def _with_servers(cel: str, holds: Callable[["Spec"], bool], message: str) -> Rule:
+    return Rule(
+        cel=f"!has(self.experimental.embeddingServers) || {cel}",
+        message=message,
+        holds=lambda spec: spec.experimental.embedding_servers is None or holds(spec),
+    )
+
+
+_SERVER_RULES = (
+    _with_servers(
+        "!has(self.trainer.command) || self.trainer.command.size() == 0",
+        lambda spec: not spec.trainer.command,
+        "experimental.embeddingServers need NeuroShard's own trainer; hint: leave trainer.command out",
+    ),
+    _with_servers(
+        "!self.experimental.checkpoint.inBackground",
+        lambda spec: not spec.experimental.checkpoint.in_background,
+        "experimental.checkpoint.inBackground copies the whole state, for which experimental.embeddingServers have no "
+        "memory; hint: leave one of them out",
+    ),
+    _with_servers(
+        "self.experimental.pipeline == 'None'",
+        lambda spec: spec.experimental.pipeline is TrainPipeline.NONE,
+        "experimental.embeddingServers answer one batch after the other; hint: set experimental.pipeline to None",
+    ),
+    _with_servers(
+        "self.trainer.numNodes == 1",
+        lambda spec: spec.trainer.num_nodes == 1,
+        "experimental.embeddingServers serve the trainers of one node; hint: set trainer.numNodes to 1, or leave "
+        "embeddingServers out",
+    ),
+    _with_servers(
+        f"!{HAS_GPUS}",
+        lambda spec: spec.trainer.num_gpus_per_node == 0,
+        "experimental.embeddingServers serve trainers on CPUs; hint: give host memory of the GPU nodes "
+        "(planner.hostMemoryPerNode), or leave embeddingServers out",
+    ),
+)
+
+
 def _without_variants(cel: str, holds: Callable[["Spec"], bool], problem: str) -> Rule:
     return Rule(
         cel=f"!has(self.variants) || {cel}",
@@ -319,20 +359,6 @@ class Spec(Part):
             ),
         ),
         Rule(
-            cel="!has(self.experimental.embeddingServers) || !has(self.trainer.command) || "
-            "self.trainer.command.size() == 0",
-            message="experimental.embeddingServers need NeuroShard's own trainer; hint: leave trainer.command out",
-            holds=lambda spec: spec.experimental.embedding_servers is None or not spec.trainer.command,
-        ),
-        Rule(
-            cel="!has(self.experimental.embeddingServers) || !self.experimental.checkpoint.inBackground",
-            message="experimental.checkpoint.inBackground copies the whole state, for which "
-            "experimental.embeddingServers have no memory; hint: leave one of them out",
-            holds=lambda spec: (
-                spec.experimental.embedding_servers is None or not spec.experimental.checkpoint.in_background
-            ),
-        ),
-        Rule(
             cel="!has(self.profiler.budgetSeconds) || "
             "self.profiler.budgetSeconds < self.experimental.profiler.timeoutSeconds",
             message="profiler.budgetSeconds must be less than experimental.profiler.timeoutSeconds, which also covers "
@@ -368,6 +394,7 @@ class Spec(Part):
         *_WIDTH_RULES,
         *_VARIANT_RULES,
         *_ELASTIC_RULES,
+        *_SERVER_RULES,
         *_BATCH_RULES,
         *(
             _only_while_suspended(to_camel(name), optional=name in {"plan_ref", "variants"})

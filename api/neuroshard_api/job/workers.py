@@ -7,6 +7,8 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
+from neuroshard_api.documents.counts import MAX_MEMORY_BYTES
+from neuroshard_api.documents.served_request import PROCESS_BYTES
 from neuroshard_api.documents.servers import ServerPolicy, ServerPool
 from neuroshard_api.job.resource import (
     ATOMIC,
@@ -135,6 +137,17 @@ class EmbeddingServers(Part):
             holds=lambda servers: "memory" in servers.resources.limits,
         ),
         Rule(
+            cel="!has(self.resources.limits) || !('memory' in self.resources.limits) || "
+            f"(quantity(string(self.resources.limits['memory'])).isGreaterThan(quantity('{PROCESS_BYTES}')) && "
+            f"!quantity(string(self.resources.limits['memory'])).isGreaterThan(quantity('{MAX_MEMORY_BYTES}')))",
+            message="embeddingServers needs a limit of memory of more than 1.5 GiB, which a process takes before it "
+            "has tables, and of at most 8 PiB",
+            holds=lambda servers: (
+                "memory" not in servers.resources.limits
+                or PROCESS_BYTES < quantity(servers.resources.limits["memory"]) <= MAX_MEMORY_BYTES
+            ),
+        ),
+        Rule(
             cel="!has(self.resources.requests) || !('memory' in self.resources.requests)",
             message="the limit of memory is what embeddingServers request; hint: leave requests.memory out",
             holds=lambda servers: "memory" not in servers.resources.requests,
@@ -151,8 +164,7 @@ class EmbeddingServers(Part):
     resources: Resources
     """Resources of each server: the limit of memory, and others, which `neuroshard run` passes over."""
     tables: Annotated[
-        tuple[Annotated[str, Field(min_length=1, max_length=256)], ...],
-        Field(max_length=1024, json_schema_extra=ATOMIC),
+        tuple[Annotated[str, Field(min_length=1, max_length=256)], ...], Field(max_length=1024), Unique()
     ] = ()
     """Names of the tables that are on servers in any case: large ones with few lookups per sample."""
     lookahead: Annotated[int, Field(ge=0, le=1)] = 0

@@ -99,7 +99,10 @@ def test_embedding_servers_decide_the_plan() -> None:
     servers = {"resources": {"limits": {"memory": "8Gi"}}, "tables": ["user"]}
     jobs: list[dict[str, Any]] = [
         {},
-        *({"experimental": {"embeddingServers": {**servers, "replicas": count}}} for count in (1, 2)),
+        *(
+            {"experimental": {"pipeline": "None", "embeddingServers": {**servers, "replicas": count}}}
+            for count in (1, 2)
+        ),
     ]
 
     assert len({plan_inputs_hash(builders.job(**each).spec, HARDWARE, replans=0) for each in jobs}) == len(jobs)

@@ -6,6 +6,7 @@ from support.jobs.broken_jobs import GPUS, NUMBER, SIZE, TABLE, BrokenJob, broke
 
 NO_FEATURE = "no feature of model.embeddingTables may be {}; hint: remove the feature and its table"
 SERVERS = {"resources": {"limits": {"memory": "8Gi"}}, "tables": ["user"]}
+SERVED = {"pipeline": "None", "embeddingServers": SERVERS}
 TWO = [{"name": "a"}, {"name": "b"}]
 
 
@@ -111,7 +112,7 @@ RULES = (
     with_chosen_batch(
         "chosen-batch-next-to-servers",
         "the share of tables on experimental.embeddingServers is chosen for one batch",
-        experimental={"embeddingServers": SERVERS},
+        experimental=SERVED,
     ),
     with_chosen_batch(
         "chosen-batch-of-variants",
@@ -361,42 +362,79 @@ RULES = (
         "spec.experimental.embeddingServers",
         "embeddingServers holds no table: policy is Never, and tables names none; hint: set policy IfNeeded or Auto, "
         "or name tables",
-        experimental={"embeddingServers": {"resources": {"limits": {"memory": "8Gi"}}}},
+        experimental={"pipeline": "None", "embeddingServers": {"resources": {"limits": {"memory": "8Gi"}}}},
     ),
     broken_rule(
         "servers-without-a-limit-of-memory",
         "spec.experimental.embeddingServers",
         "embeddingServers needs a limit of memory in resources, which the planner fills with tables",
-        experimental={"embeddingServers": {"resources": {"limits": {}}, "tables": ["user"]}},
+        experimental={"pipeline": "None", "embeddingServers": {"resources": {"limits": {}}, "tables": ["user"]}},
     ),
     broken_rule(
         "servers-with-requests",
         "spec.experimental.embeddingServers",
         "the limit of memory is what embeddingServers request; hint: leave requests.memory out",
         experimental={
-            "embeddingServers": {**SERVERS, "resources": {"limits": {"memory": "8Gi"}, "requests": {"memory": "4Gi"}}}
+            "pipeline": "None",
+            "embeddingServers": {**SERVERS, "resources": {"limits": {"memory": "8Gi"}, "requests": {"memory": "4Gi"}}},
         },
+    ),
+    broken_rule(
+        "servers-with-less-memory-than-a-process",
+        "spec.experimental.embeddingServers",
+        "embeddingServers needs a limit of memory of more than 1.5 GiB, which a process takes before it has tables, "
+        "and of at most 8 PiB",
+        experimental={**SERVED, "embeddingServers": {**SERVERS, "resources": {"limits": {"memory": "1536Mi"}}}},
+    ),
+    broken_rule(
+        "servers-with-more-memory-than-any",
+        "spec.experimental.embeddingServers",
+        "embeddingServers needs a limit of memory of more than 1.5 GiB, which a process takes before it has tables, "
+        "and of at most 8 PiB",
+        experimental={**SERVED, "embeddingServers": {**SERVERS, "resources": {"limits": {"memory": "9Pi"}}}},
+    ),
+    broken_rule(
+        "servers-in-a-pipeline",
+        "spec",
+        "experimental.embeddingServers answer one batch after the other; hint: set experimental.pipeline to None",
+        experimental={"embeddingServers": SERVERS},
+    ),
+    broken_rule(
+        "servers-of-two-nodes",
+        "spec",
+        "experimental.embeddingServers serve the trainers of one node; hint: set trainer.numNodes to 1, or leave "
+        "embeddingServers out",
+        experimental={**SERVED, "elastic": {"minNodes": 1}},
+        trainer={"numNodes": 2},
+    ),
+    broken_rule(
+        "servers-of-gpus",
+        "spec",
+        "experimental.embeddingServers serve trainers on CPUs; hint: give host memory of the GPU nodes "
+        "(planner.hostMemoryPerNode), or leave embeddingServers out",
+        experimental=SERVED,
+        trainer={"resourcesPerNode": GPUS},
     ),
     broken_rule(
         "servers-of-another-trainer",
         "spec",
         "experimental.embeddingServers need NeuroShard's own trainer; hint: leave trainer.command out",
         trainer={"command": ["torchrun", "train.py"]},
-        experimental={"embeddingServers": SERVERS},
+        experimental=SERVED,
     ),
     broken_rule(
         "servers-that-copy-their-state",
         "spec",
         "experimental.checkpoint.inBackground copies the whole state, for which experimental.embeddingServers have "
         "no memory; hint: leave one of them out",
-        experimental={"embeddingServers": SERVERS, "checkpoint": {"inBackground": True}},
+        experimental={**SERVED, "checkpoint": {"inBackground": True}},
     ),
     broken_rule(
         "servers-of-variants",
         "spec",
         "variants: their tables are on the devices of all, not on experimental.embeddingServers; hint: remove one of "
         "them, or train the variants as jobs (neuroshard sweep)",
-        experimental={"embeddingServers": SERVERS},
+        experimental=SERVED,
         variants=[{"name": "base"}, {"name": "other"}],
     ),
     broken_rule(
