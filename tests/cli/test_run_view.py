@@ -83,3 +83,23 @@ def test_a_stage_under_way_ends_with_the_run(error: BaseException, word: str) ->
     view.__exit__(type(error), error, None)
 
     assert shown.getvalue() == f"train: begun\ntrain: {word} after 0 s\n"
+
+
+def test_a_stage_that_begins_again_counts_the_time_that_is_left_from_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A restart of the workers: steps of the training before it are no measure."""
+    times = iter([0.0, 200.0, 210.0, 220.0, 275.0])
+    shown = io.StringIO()
+    monkeypatch.setattr("neuroshard_cli.local.progress_view.time.monotonic", lambda: next(times))
+    view = RunView(STAGES, Console(file=shown, width=200))
+    view.begin("train")
+    view.note("train", "step 200 of 500")
+    view.begin("train", "restarting all workers")
+    view.note("train", "step 100 of 500")
+    view.note("train", "step 210 of 500")
+
+    assert shown.getvalue().splitlines() == [
+        "train: begun",
+        "train: 200 s: step 200 of 500",
+        "train: restarting all workers",
+        "train: 65 s: step 210 of 500; 145 s left",
+    ]

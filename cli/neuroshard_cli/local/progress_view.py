@@ -83,7 +83,9 @@ class RunView:
 
     def begin(self, stage: str, note: str = "") -> None:
         """Show that a stage has begun."""
-        self._set(stage, state="active", started_s=time.monotonic(), note=note)
+        self._set(
+            stage, state="active", started_s=time.monotonic(), note=note, printed_s=0.0, first_step=None, left_s=None
+        )
         self._say(f"{stage}: {note or 'begun'}")
 
     def note(self, stage: str, note: str) -> None:
