@@ -85,9 +85,7 @@ def render_plan_explanation(found: PlanExplanation) -> RenderableType:
         *choices_table(found.choices),
         "",
         gap,
-        "",
-        Text("What could help:"),
-        *helps,
+        *(("", Text("What could help:"), *helps) if helps else ()),
     )
     return Group(*parts)
 

@@ -1,6 +1,7 @@
 """Explanations of plans with embedding servers: parts that sum to the price, and what is of the devices alone."""
 
 import re
+from dataclasses import replace
 
 import pytest
 from neuroshard_api.documents.plan import Plan
@@ -13,6 +14,8 @@ from neuroshard_report.explain.plan import explain_plan
 from neuroshard_report.explain.table import explain_table
 from neuroshard_report.html.page import render_html
 from neuroshard_report.summary import summarize
+from neuroshard_report.terminal.explanation import render_plan_explanation
+from rich.console import Console
 from support import builders
 from support.planner.exact_costs import ExactCosts
 
@@ -55,6 +58,18 @@ def test_what_lookahead_hides_is_told(planned: Plan) -> None:
     assert re.search(r"servers take .* ms, of which lookahead hides .* behind the step before$", found.step or "")
     assert not any("lookahead" in each for each in found.helps)
     assert "of it during the step before" in summarize(ahead).on_servers
+
+
+def test_what_could_help_has_no_heading_where_nothing_does(planned: Plan) -> None:
+    """With lookahead that hides all that servers take, for example."""
+    found = explain_plan(planned, bundle=COSTS)
+    shown = []
+    for helps in (("more servers would help",), ()):
+        console = Console(width=300, record=True)
+        console.print(render_plan_explanation(replace(found, helps=helps, levers=())))
+        shown.append("could help" in console.export_text())
+
+    assert shown == [True, False]
 
 
 def test_a_table_on_devices_is_explained_next_to_those_on_devices(planned: Plan) -> None:
