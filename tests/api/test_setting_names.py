@@ -36,6 +36,8 @@ def test_each_setting_is_a_field_of_both_documents(of_request: str, of_job: str)
         ("constraints.data_types: is wrong", "spec.planner.dataTypes: is wrong"),
         ("lower batch_size_per_device, or", "lower spec.model.batchSizePerDevice, or"),
         ("replication: has groups; hint: leave replication out", "spec.planner.shardingGroups: has groups; hint: "),
+        ("communication: does not go with servers", "spec.training.communication.policy: does not go with servers"),
+        ("the communication is slow", "the communication is slow"),
         ("constraints.tables.user.devices: only on 0", "constraints.tables.user.devices: only on 0"),
         ("the wire is slow, memory.dense_bytes_more", "the wire is slow, memory.dense_bytes_more"),
     ],

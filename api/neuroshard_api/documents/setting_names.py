@@ -11,12 +11,16 @@ from functools import cache
 
 JOB_FIELDS: Mapping[str, str] = {
     "batch_size_per_device": "spec.model.batchSizePerDevice",
+    "communication": "spec.training.communication.policy",
     "constraints.compute_kernels": "spec.planner.hostMemoryPerNode",
     "constraints.data_types": "spec.planner.dataTypes",
     "constraints.max_memory_bytes_per_device": "spec.planner.maxMemoryPerDevice",
     "constraints.max_shard_width": "spec.experimental.planner.maxShardWidth",
     "constraints.sharding_types": "spec.planner.shardingTypes",
+    "deduplicate": "spec.data.deduplication",
     "dense_choices.policy": "spec.training.denseParallelism.policy",
+    "gradient_choices": "spec.training.communication.policy",
+    "gradients": "spec.experimental.communication.dense",
     "memory.dense_bytes": "spec.experimental.planner.denseMemoryPerDevice",
     "pipeline": "spec.experimental.pipeline",
     "replication": "spec.planner.shardingGroups",
@@ -32,7 +36,7 @@ JOB_FIELDS: Mapping[str, str] = {
     "wire": "spec.experimental.communication.embeddings",
 }
 """Field of a job by the path of the request's that it decides. Those of single tables come from a constraints file."""
-_PROSE = frozenset({"pipeline", "replication", "servers", "wire"})
+_PROSE = frozenset({"communication", "deduplicate", "gradients", "pipeline", "replication", "servers", "wire"})
 """Paths that are words too: they name a field only where a message begins with them, as with a field's path."""
 
 
