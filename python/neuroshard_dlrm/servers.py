@@ -11,9 +11,11 @@ from neuroshard_api.process.failures import CommandError
 
 CORES, GBPS, PROCESSES = 64, 100.0, 1
 """Of each server, where the option does not say it."""
+MOST_GBPS = 1e6
+"""No link has as many."""
 LATENCY_SECONDS = 3e-5
 """Of a message of gloo over a network; assumed."""
-_POOL = re.compile(r"(\d+)x([0-9.]+[KMGTP]i)B?")
+_POOL = re.compile(r"(\d+)x([0-9]+(?:\.[0-9]+)?[KMGT]i)B?")
 _NAMES = ("cores", "gbps", "processes", "policy", "lookahead")
 _FORM = "hint: write 2x192GiB, or 2x192GiB,cores=64,gbps=100,processes=1,policy=if_needed"
 
@@ -44,6 +46,8 @@ def with_server_pool(request: PlanRequest, text: str) -> PlanRequest:
         policy = ServerPolicy(given.get("policy", ServerPolicy.IF_NEEDED))
     except ValueError as error:
         raise CommandError(f"--servers: {error} (found {text}); {_FORM}") from error
+    if not 0.0 < gbps < MOST_GBPS:
+        raise CommandError(f"--servers: gbps is not above 0 and below {MOST_GBPS:,.0f} (found {text}); {_FORM}")
     named = () if request.servers is None else request.servers.tables
     link = None if is_here else Link(bandwidth_bytes_per_second=gbps * 1e9 / 8, latency_seconds=LATENCY_SECONDS)
     with told_as_problems(PlanRequest, where="--servers"):

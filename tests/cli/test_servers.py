@@ -49,7 +49,22 @@ def test_servers_of_trainers_on_one_machine_s_cpus_are_there_too() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["2", "2x", "2x192GB", "2x192GiB,speed=3", "2x192GiB,cores", "2x8GiB,policy=never!", "2x8GiB,lookahead=no"]
+    "text",
+    [
+        "2",
+        "2x",
+        "2x192GB",
+        "2x192GiB,speed=3",
+        "2x192GiB,cores",
+        "2x8GiB,policy=never!",
+        "2x8GiB,lookahead=no",
+        "2x..GiB",
+        "2x8PiB",
+        "2x8GiB,gbps=nan",
+        "2x8GiB,gbps=inf",
+        "2x8GiB,gbps=-5",
+        "2x8GiB,gbps=0",
+    ],
 )
 def test_other_words_are_refused_with_the_form(text: str) -> None:
     """The hint has the whole form."""

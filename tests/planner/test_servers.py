@@ -136,7 +136,7 @@ def test_a_slow_link_is_refused() -> None:
     link = Link(bandwidth_bytes_per_second=10e9 / 8, latency_seconds=3e-5)
     pool = ServerPool(count=1, memory_bytes=builders.GIB, link=link, tables=("history",))
 
-    with pytest.raises(ValidationError, match=r"servers\.link: is 10 Gb/s, and servers need 25"):
+    with pytest.raises(ValidationError, match=r"servers: have a link of 10 Gb/s, and need 25"):
         builders.request(*TABLES, topology=builders.topology(2), servers=pool)
 
 
