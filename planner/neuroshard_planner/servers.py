@@ -90,6 +90,8 @@ def _chosen(request: PlanRequest, split: "_Split", pinned: frozenset[str]) -> Pl
     try:
         best = split.plan(pinned)
     except InfeasibleError as error:
+        if not options:
+            raise InfeasibleError(_with_refusal(str(error), request, pinned)) from error
         first = _least_fitting(sets[1:], split, error)
         tried.append(Alternative(text=_named(pinned), refusal=without_hint(str(error))))
         best, start = split.plan(first), first
@@ -114,6 +116,20 @@ def _chosen(request: PlanRequest, split: "_Split", pinned: frozenset[str]) -> Pl
         return best
     choice = PlanChoice(name=ChoiceName.SERVERS, before_ms=before_ms, alternatives=tuple(written))
     return best.model_copy(update={"choices": (*(best.choices or ()), choice)})
+
+
+def _with_refusal(message: str, request: PlanRequest, pinned: frozenset[str]) -> str:
+    """Return the error of a request none of whose further tables may be on servers, with the reason of its largest."""
+    others = [table for table in request.tables.tables if table.name not in pinned]
+    largest = max(others, key=lambda each: each.num_embeddings * each.embedding_dim)
+    problem = table_problem(request, largest)
+    why = (
+        f"{largest.name!r} exceeds their memory or lookups, or is the last on devices"
+        if problem is None
+        else without_hint(problem).split(": ", 1)[1]
+    )
+    found, *hint = message.split("; hint: ", 1)
+    return "; hint: ".join([f"{found}; and no further table may be on servers: {why}", *hint])
 
 
 def _refused(alternative: Alternative, refusal: str) -> Alternative:

@@ -299,3 +299,15 @@ def test_servers_that_cannot_serve_are_no_remedy() -> None:
         search(asked, bundle=costs)
 
     assert with_servers_priced(refused.value, asked, bundle=costs) is refused.value
+
+
+def test_tables_that_fit_nowhere_and_that_servers_refuse_have_the_reason() -> None:
+    """Adam has no kernel on CPUs, and the largest table does not fit on the devices."""
+    tables = (builders.table("history", num_embeddings=10**9, embedding_dim=64), builders.table("item"))
+    pool = ServerPool(count=2, memory_bytes=900 * builders.GIB, policy=ServerPolicy.AUTO)
+    asked = builders.request(*tables, topology=builders.topology(2), optimizer=Optimizer.ADAM, servers=pool)
+
+    with pytest.raises(
+        InfeasibleError, match="no further table may be on servers: 'history' would be trained on a CPU"
+    ):
+        search(asked, bundle=ExactCosts(asked.topology.device))
