@@ -64,7 +64,7 @@ class DeviceCounts:
         first = (format_count(count.num_devices), format_count(count.samples_per_device))
         cost = cost_of(count)
         if count.plan is None or count.step_ms is None or cost is None:
-            return (*first, "no room", "", "", "", "")
+            return (*first, "no plan", "", "", "", "")
         is_knee = any(
             (each.device_type, each.num_devices) == (count.device_type, count.num_devices) for each in self.knees
         )
@@ -114,21 +114,27 @@ class DeviceCounts:
         knee = next(each for each in self.knees if each.device_type == name)
         what = "price" if self.has_prices else "device time"
         found = []
-        if least is not counts[0]:
-            found.append(f"fits from {least.num_devices} devices on")
+        missing = [each for each in counts if each.problem is not None]
+        if missing:
+            where = ", ".join(str(each.num_devices) for each in missing)
+            found.append(f"no plan on {_devices(where)}; on {missing[-1].num_devices}: {missing[-1].problem}")
+            if least.num_devices > missing[-1].num_devices:
+                found.append(f"fits from {least.num_devices} devices on")
         have = "1 device has" if knee.num_devices == 1 else f"{knee.num_devices} devices have"
         found.append(f"{have} {100 * knee.share:.0f} % of the best {what} of a sample (the knee)")
         if knee.exchange_from is not None:
             found.append(f"from {knee.exchange_from} devices on the exchanges take longer than the lookups")
         waits = [str(each.num_devices) for each in counts if each.is_host_bound]
         if waits:
-            on = "1 device" if waits == ["1"] else f"{', '.join(waits)} devices"
-            found.append(f"on {on} the host takes longest; larger batches would help")
+            found.append(f"on {_devices(', '.join(waits))} the host takes longest; larger batches would help")
         return [(name, found[0]), *(("", each) for each in found[1:])]
 
     def _batch(self) -> str:
         if self.of_all is not None:
-            return f"{self.of_all:,} samples a step on all devices: as many steps, at the same learning rate, as before"
+            kept = f"{self.of_all:,} samples a step on all devices: as many steps, at the same learning rate, as before"
+            on = {each.num_devices: each.num_devices * each.samples_per_device for each in self.counts}
+            more = [f"{samples:,} on {_devices(str(count))}" for count, samples in on.items() if samples != self.of_all]
+            return f"{kept}; rounded up to {', '.join(more)}" if more else kept
         return (
             f"{self.per_device:,} samples a step on each device: more devices make larger and fewer steps, for which "
             "the learning rate has to be chosen again"
@@ -155,6 +161,10 @@ class DeviceCounts:
 def cost_of(count: DeviceCount) -> float | None:
     """Return the price of a million samples, or without prices their device seconds. None: there is no plan."""
     return count.device_seconds_per_million if count.price_per_hour is None else count.price_per_million
+
+
+def _devices(numbers: str) -> str:
+    return "1 device" if numbers == "1" else f"{numbers} devices"
 
 
 def _least(counts: Sequence[DeviceCount], device_type: str) -> int | None:

@@ -50,6 +50,7 @@ def test_each_line_is_the_plan_for_these_devices(table_file: Path, tmp_path: Pat
     assert found["least_devices"] == {"h100-80gb": 1}
     assert text.code == 0
     assert "8,193 samples a step on all devices" in text.out
+    assert "rounded up to 8,194 on 2 devices, 8,196 on 4 devices" in " ".join(text.out.split())
     assert "(simulated:" in text.out
     assert "<svg" in page.read_text()
     assert "least" not in text.out
@@ -98,7 +99,7 @@ def test_devices_without_room_are_told(neuroshard: Any) -> None:
     found = neuroshard("estimate", "criteo-1tb-uncapped", "--devices", "1", *KINDS)
 
     assert found.code == 3
-    assert "no room" in found.out
+    assert "no plan" in found.out
     assert "h100-80gb  fits on none of these numbers; on 1: " in found.out
     assert "criteo-1tb-uncapped: fits on none of these devices" in found.err
 

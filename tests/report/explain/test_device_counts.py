@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from neuroshard_report.device_counts import DeviceCounts
 from neuroshard_report.explain.batch_sizes import SizedPlan
 from neuroshard_report.explain.device_counts import KNEE_SHARE, DeviceCount, knees, least_count
 
@@ -68,3 +69,27 @@ def test_a_kind_without_room_has_no_knee() -> None:
     assert knees(found) == ()
     assert least_count(found, "a") is None
     assert found[0].price_per_million is None
+
+
+def facts_of(*speeds: float | None, of_all: int | None = None) -> list[str]:
+    """Return the sentences on 1, 2, 4, ... devices with these speeds; None: there is no plan."""
+    counts = tuple(counted(2**power, speed) for power, speed in enumerate(speeds))
+    found = DeviceCounts(name="six", counts=counts, per_device=None if of_all else 8, of_all=of_all)
+    return [fact for _, fact in found.facts()]
+
+
+def test_numbers_without_a_plan_are_named_with_the_reason() -> None:
+    """Also where other numbers of the kind have one; a gap in between leaves no number from which on they fit."""
+    ascending, gap = facts_of(None, None, 5e5), facts_of(1e6, None, 5e5)
+
+    assert ascending[:2] == ["no plan on 1, 2 devices; on 2: no room", "fits from 4 devices on"]
+    assert gap[0] == "no plan on 2 devices; on 2: no room"
+    assert not any("fits from" in fact for fact in gap)
+
+
+def test_samples_that_devices_do_not_divide_are_said_as_they_are_planned() -> None:
+    """Each device has a whole number of them."""
+    (batch,) = (fact for fact in facts_of(1e6, 2e6, of_all=8) if "samples a step" in fact)
+
+    assert batch.startswith("8 samples a step on all devices")
+    assert batch.endswith("; rounded up to 16 on 2 devices")
