@@ -8,6 +8,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -33,8 +34,9 @@ START_S = 5.0
 DEFAULT_SAMPLES_PER_DEVICE = 8192
 MOST_SAMPLES = 2**24
 _BATCH_SIZE = "spec.model.batchSizePerDevice"
-_RANGE = re.compile(r"(\d{1,6})\.\.(\d{1,6})")
-_PRICE = re.compile(r"(\d+(?:\.\d+)?)(?:/h)?")
+_RANGE = re.compile(r"([0-9]{1,6})\.\.([0-9]{1,6})")
+_PRICE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(?:/h)?")
+"""At most nine digits, so that the price of a sample is a number that JSON has."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -149,6 +151,13 @@ def requests_on(
             f"--devices: plans at most {MOST_POINTS} numbers and kinds (found {len(device_types) * len(counts)})"
             "; hint: give fewer"
         )
+    for name, count in product(device_types, counts):
+        nodes = -(-count // find_preset(name).devices_per_node)
+        if count % nodes:
+            raise CommandError(
+                f"--devices: {count} do not fill {nodes} equal nodes of {name}; hint: give "
+                f"{nodes * (count // nodes + 1)}, or leave {count} out"
+            )
     is_set = _BATCH_SIZE in options.set
     return [
         request_of(
@@ -162,8 +171,7 @@ def requests_on(
             algorithm=None,
             with_dense_of_jobs=True,
         )
-        for name in device_types
-        for count in counts
+        for name, count in product(device_types, counts)
     ]
 
 

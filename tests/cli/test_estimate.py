@@ -113,6 +113,8 @@ def test_devices_without_room_are_told(neuroshard: Any) -> None:
         (("--devices", ",".join(map(str, range(1, 66)))), "--devices: plans at most 64 numbers and kinds (found 65)"),
         (("--device-type", "h100"), "--device-type: "),
         (("--device-type", "h100-80gb=cheap"), "--device-type: h100-80gb has no such price of an hour (found 'cheap')"),
+        (("--device-type", f"h100-80gb=1{'0' * 400}"), "--device-type: h100-80gb has no such price of an hour (found"),
+        (("--devices", "9"), "--devices: 9 do not fill 2 equal nodes of h100-80gb"),
         (("--device-type", "h100-80gb=0"), "--device-type: h100-80gb has no such price of an hour (found '0')"),
         (("--device-type", "h100-80gb=1,h100-80gb=2"), "--device-type: h100-80gb is given twice"),
         (("--device-type", "h100-80gb=2,a100-80gb"), "--device-type: a100-80gb has no price"),
