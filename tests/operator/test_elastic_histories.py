@@ -16,8 +16,8 @@ from support.operator.operator_world import CrashError, is_finished
 from support.operator.replanning_story import VOLUME, report
 
 LEAST, MOST = 2, 4
-SIZES = {2, 3, 4}
-"""Numbers of nodes within the bounds that divide the 48 samples of a step."""
+SIZES = {8: {2, 4}, 12: {2, 3, 4}}
+"""By samples per device, the numbers of nodes within the bounds that divide those of a step."""
 
 Happening = tuple[str, int]
 HAPPENINGS = st.one_of(
@@ -35,8 +35,9 @@ HAPPENINGS = st.one_of(
 class History:
     """One job, and what happens to it."""
 
-    def __init__(self, count: int, quota: int | None = None) -> None:
+    def __init__(self, count: int, quota: int | None = None, *, batch_size: int = 12) -> None:
         """Submit the job where that many nodes are open; with a quota it is in a queue."""
+        self.sizes = SIZES[batch_size]
         self.story = Story(
             suspend=True,
             trainer={"numNodes": MOST, "resourcesPerNode": {"limits": {"nvidia.com/gpu": 8}}},
@@ -45,7 +46,7 @@ class History:
             **VOLUME,
         )
         self.world = self.story.world
-        self.world.training_job(JOB)["spec"]["model"]["batchSizePerDevice"] = 12
+        self.world.training_job(JOB)["spec"]["model"]["batchSizePerDevice"] = batch_size
         self.world.nodes, self.world.quota = nodes(count), quota
         if quota is not None:
             self.world.label(JOB, {names.QUEUE_LABEL: "queue"})
@@ -155,14 +156,21 @@ class History:
         raise AssertionError("the operator does not come to rest")
 
     def check(self) -> None:
-        """See that there is one set of workers, of a number within the bounds."""
+        """See that there is one set of workers, of a number within the bounds; they train in the recorded number.
+
+        Kueue may admit any number in between, of which no training comes.
+        """
         assert self.world.doubled == []
         jobs = self.world.of_kind("Job", names.WORKER)
         active = [job for job in jobs if not is_finished(job) and "deletionTimestamp" not in job["metadata"]]
         assert len(active) <= 1
-        assert {job["spec"]["completions"] for job in jobs} <= SIZES
+        allowed = self.sizes if self.world.quota is None else set(range(LEAST, MOST + 1))
+        assert {job["spec"]["completions"] for job in jobs} <= allowed
         recorded = self.story.status.get("elastic")
-        assert recorded is None or recorded["numNodes"] in SIZES
+        assert recorded is None or recorded["numNodes"] in self.sizes
+        if self.story.seen == ("Running", "AllWorkersReady") and active:
+            assert recorded is not None
+            assert active[0]["spec"]["completions"] == recorded["numNodes"]
 
     def come_to_an_end(self) -> None:
         """Let all go well until the job has ended: other pods leave too, and workers find nodes."""
@@ -180,18 +188,24 @@ class History:
                 self.world.end_pod(pod, 0)
             self.settle()
             if self.story.seen[0] in {"Succeeded", "Failed"}:
+                assert self.story.jobs(names.QUOTA) == []
                 return
         raise AssertionError(f"the job does not end: {self.story.seen}, {self.story.status['message']}")
 
 
 @pytest.mark.slow
 @generated(12, 300, deadline=None)
-@given(st.integers(0, 5), st.none() | st.integers(0, 5), st.lists(HAPPENINGS, min_size=5, max_size=25))
+@given(
+    st.integers(0, 5),
+    st.none() | st.integers(0, 5),
+    st.sampled_from(sorted(SIZES)),
+    st.lists(HAPPENINGS, min_size=5, max_size=25),
+)
 def test_one_set_of_workers_within_the_bounds_comes_to_its_end(
-    count: int, quota: int | None, happenings: list[Happening]
+    count: int, quota: int | None, batch_size: int, happenings: list[Happening]
 ) -> None:
     """In whatever order nodes and quota come and go, workers fail, plans are not found, and the operator dies."""
-    history = History(count, quota)
+    history = History(count, quota, batch_size=batch_size)
     for what, amount in happenings:
         history.happen(what, amount)
     history.come_to_an_end()
