@@ -26,7 +26,7 @@ from neuroshard_api.job.earlier_fields import EARLIER_FIELDS, earlier_fields, se
 from neuroshard_api.job.elastic import ElasticBatch
 from neuroshard_api.job.experimental import Experimental
 from neuroshard_api.job.feature_columns import COLUMN_RULES, ColumnProblem, job_column_problems
-from neuroshard_api.job.model import AUTO, Model
+from neuroshard_api.job.model import AUTO, MAX_BATCH_SIZE, Model
 from neuroshard_api.job.policies import FailureAction, FailurePolicy, RunPolicy
 from neuroshard_api.job.preparation import Planner, PlanReference, Profiler, ProfilerPolicy, TableSharding
 from neuroshard_api.job.replanning import Replanning
@@ -148,6 +148,11 @@ _WIDTH_RULES = (
 """The API server's part of `Spec._kernel_problems`."""
 
 
+def _divides(samples: int, num_nodes: int) -> bool:
+    """Return whether each of some nodes has an equal part, of no more samples than a device may have."""
+    return samples % num_nodes == 0 and samples <= MAX_BATCH_SIZE * num_nodes
+
+
 _ELASTIC_RULES = (
     Rule(
         cel="!has(self.experimental.elastic) || self.experimental.elastic.minNodes <= self.trainer.numNodes",
@@ -159,14 +164,17 @@ _ELASTIC_RULES = (
     Rule(
         cel="!has(self.experimental.elastic) || self.experimental.elastic.batch == 'PerDevice' || "
         f"self.model.batchSizePerDevice == '{AUTO}' || "
-        "(self.model.batchSizePerDevice * self.trainer.numNodes) % self.experimental.elastic.minNodes == 0",
+        "(self.model.batchSizePerDevice * self.trainer.numNodes) % self.experimental.elastic.minNodes == 0 && "
+        "self.model.batchSizePerDevice * self.trainer.numNodes <= "
+        f"{MAX_BATCH_SIZE} * self.experimental.elastic.minNodes",
         message="experimental.elastic keeps the samples of a step, which are model.batchSizePerDevice on "
-        "trainer.numNodes nodes, and minNodes does not divide them; hint: another minNodes, or batch PerDevice",
+        "trainer.numNodes nodes, and minNodes does not divide them, or leaves a device more than "
+        f"{MAX_BATCH_SIZE:,}; hint: another minNodes, or batch PerDevice",
         holds=lambda spec: (
             spec.experimental.elastic is None
             or spec.experimental.elastic.batch is ElasticBatch.PER_DEVICE
             or spec.model.chooses_batch_size
-            or spec.model.samples_per_device * spec.trainer.num_nodes % spec.experimental.elastic.min_nodes == 0
+            or _divides(spec.model.samples_per_device * spec.trainer.num_nodes, spec.experimental.elastic.min_nodes)
         ),
     ),
     Rule(

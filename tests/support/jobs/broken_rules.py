@@ -74,7 +74,8 @@ RULES = (
         "minimum-that-does-not-divide-a-step",
         "spec",
         "experimental.elastic keeps the samples of a step, which are model.batchSizePerDevice on trainer.numNodes "
-        "nodes, and minNodes does not divide them; hint: another minNodes, or batch PerDevice",
+        "nodes, and minNodes does not divide them, or leaves a device more than 16,777,216; hint: another minNodes, or "
+        "batch PerDevice",
         trainer={"numNodes": 4},
         experimental={"elastic": {"minNodes": 3}},
     ),
