@@ -99,9 +99,9 @@ def summary(plan: "GivenPlan") -> str:
     from neuroshard_report.batch import batch_texts
 
     price = "without a price" if plan.predicted is None else f"predicted {plan.predicted.total_ms:.3f} ms"
-    served = (
-        "" if plan.servers is None else f", {len(plan.servers.tables)} on {plan.num_server_processes} server processes"
-    )
+    servers = plan.num_server_processes
+    processes = "1 server process" if servers == 1 else f"{servers} server processes"
+    served = "" if plan.servers is None else f", {len(plan.servers.tables)} on {processes}"
     on_devices = "1 device" if plan.num_devices == 1 else f"{plan.num_devices} devices"
     batch = batch_texts(plan)
     chosen = "" if batch is None else f"; {batch[0]}"
