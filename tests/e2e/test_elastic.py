@@ -1,7 +1,7 @@
-"""Elastic jobs on nodes that are drained, join, and come back: real training, on two nodes, one, and two."""
+"""Elastic jobs on nodes that are drained, die, and come back: real training, on two nodes, one, and two."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -109,20 +109,32 @@ def test_an_elastic_job_trains_on_the_nodes_that_there_are(
     assert "going on from step" in log
 
 
+@pytest.fixture
+def home_of_operator(operator: Release) -> Iterator[str]:
+    """Keep the operator on one node, which no test kills, and yield its name."""
+    node: str = operator.leader()["spec"]["nodeName"]
+    operator.install(nodeSelector={"kubernetes.io/hostname": node})
+    try:
+        yield node
+    finally:
+        operator.install()
+
+
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_an_elastic_job_takes_a_node_that_joins(
-    cluster: Cluster, operator: Release, namespace: Namespace, tmp_path: Path
+def test_an_elastic_job_takes_a_node_that_joins_and_leaves_one_that_dies(
+    cluster: Cluster, operator: Release, home_of_operator: str, namespace: Namespace, tmp_path: Path
 ) -> None:
-    """One node, and two where that pays; the operator dies while it plans for two, and while they start."""
+    """One node, two, and one; the operator dies while it plans for two, while they start, and once one is lost."""
     if len(cluster.nodes()) < 2:
         pytest.skip("a job on two nodes and on one needs two; make cluster-up NODES=2")
     kubectl, folder = namespace.kubectl, tmp_path / "checkpoints"
-    kept = operator.leader()["spec"]["nodeName"]
+    kept = home_of_operator
     joins = next(name for name in sorted(cluster.nodes()) if name != kept)
+    template = {"terminationGracePeriodSeconds": 10, "tolerations": jobs.leaving_in(10), **jobs.spread("shop")}
     cluster.kubectl("cordon", joins)
     with shared_volume(cluster, namespace, folder) as claim:
-        kubectl.apply(elastic_job(claim, [kept, joins], model=HEAVY))
+        kubectl.apply(elastic_job(claim, [kept, joins], model=HEAVY, podTemplate={"spec": template}))
         first, _ = trains_on(kubectl, 1, folder)
         cluster.kubectl("uncordon", joins)
         let_it_grow(kubectl)
@@ -133,8 +145,20 @@ def test_an_elastic_job_takes_a_node_that_joins(
         jobs.wait_for(kubectl, "shop", starts, "starts on two nodes", LOOKED_WITHIN_S)
         operator.kill()
         joined, at_both = trains_on(kubectl, 2, folder, LOOKED_WITHIN_S)
+        cluster.kill_node(joins)
+        try:
+            lost = lambda seen: seen["elastic"]["numNodes"] == 1  # noqa: E731
+            jobs.wait_for(kubectl, "shop", lost, "leaves the node", LOOKED_WITHIN_S)
+            operator.kill()
+            left, at_left = trains_on(kubectl, 1, folder, LOOKED_WITHIN_S)
+        finally:
+            cluster.revive_node(joins)
 
-    assert at_both == {kept, joins}
-    assert [seen["elastic"]["reason"] for seen in (first, joined)] == ["NodesAvailable", "NodesJoined"]
-    assert [seen["plan"]["worldSize"] for seen in (first, joined)] == [1, 2]
-    assert joined["restartsCountTowardsMax"] == 0
+    assert (at_both, at_left) == ({kept, joins}, {kept})
+    assert [seen["elastic"]["reason"] for seen in (first, joined, left)] == [
+        "NodesAvailable",
+        "NodesJoined",
+        "NodesLost",
+    ]
+    assert [seen["plan"]["worldSize"] for seen in (first, joined, left)] == [1, 2, 1]
+    assert left["restartsCountTowardsMax"] == 0
