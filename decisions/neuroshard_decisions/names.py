@@ -1,6 +1,7 @@
 """Names, labels and annotations of everything the operator makes. Pure functions of a job's name; calls no API."""
 
 import hashlib
+from collections.abc import Mapping
 
 from neuroshard_api.job.training_job import GROUP
 
@@ -159,24 +160,14 @@ def profiler_service(job: str) -> str:
     return f"{job}-profilers"
 
 
-def worker_job(job: str, attempt: int) -> str:
-    """Return the name of the Indexed Job of one start of the workers."""
-    return f"{job}-worker-{attempt}"
-
-
-def server_job(job: str, attempt: int) -> str:
-    """Return the name of the Indexed Job of the embedding servers of one start of the workers."""
-    return f"{job}-server-{attempt}"
-
-
-def quota_job(job: str, attempt: int) -> str:
-    """Return the name of the Job that asks for quota of more workers, next to those of an attempt."""
-    return f"{job}-quota-{attempt}"
-
-
 def job_of_attempt(role: str, job: str, attempt: int) -> str:
-    """Return the name of the Indexed Job of a role in one attempt."""
-    return server_job(job, attempt) if role == SERVER else worker_job(job, attempt)
+    """Return the name of a role's Indexed Job in one attempt: of workers, their servers, or the question for quota."""
+    return f"{job}-{role}-{attempt}"
+
+
+def admitted_from(least_pods: int) -> Mapping[str, str]:
+    """Return the annotations of a Job of which Kueue may admit fewer pods than all, down to a number."""
+    return {LEAST_PODS_ANNOTATION: str(least_pods), WHOLE_SIZE_ANNOTATION: "true"}
 
 
 def job_set(job: str, attempt: int) -> str:
@@ -184,9 +175,9 @@ def job_set(job: str, attempt: int) -> str:
     return f"{job}-{attempt}"
 
 
-def job_of_set(role: str, job_set: str) -> str:
-    """Return the name that JobSet's controller gives the Indexed Job of a role."""
-    return f"{job_set}-{PARTS_OF_SET[role]}-0"
+def job_of_set(part: str, job_set: str) -> str:
+    """Return the name that JobSet's controller gives the Indexed Job of a part, by the part's name."""
+    return f"{job_set}-{part}-0"
 
 
 def host(indexed_job: str, index: int, service_name: str) -> str:

@@ -6,6 +6,7 @@ from neuroshard_decisions import names
 from neuroshard_decisions.stages.queueing import MOST_NAME_CHARACTERS
 
 LONGEST = "j" * MAX_NAME_LENGTH
+LONGEST_OF_SET = names.job_set("j" * MOST_NAME_CHARACTERS, 9_999)
 DIGEST = "sha256:" + "0" * 64
 
 
@@ -14,12 +15,12 @@ DIGEST = "sha256:" + "0" * 64
     [
         names.profiler_job(LONGEST, DIGEST),
         names.planner_job(LONGEST, DIGEST),
-        names.worker_job(LONGEST, 99_999),
+        names.job_of_attempt(names.WORKER, LONGEST, 99_999),
         names.service(LONGEST),
         names.request(LONGEST, DIGEST),
         names.plan(LONGEST, DIGEST),
-        names.host(names.worker_job(LONGEST, 99_999), 1023, names.service(LONGEST)).split(".")[0],
-        f"{names.job_of_set(names.SERVER, names.job_set('j' * MOST_NAME_CHARACTERS, 9_999))}-999-abcde",
+        names.host(names.job_of_attempt(names.WORKER, LONGEST, 99_999), 1023, names.service(LONGEST)).split(".")[0],
+        f"{names.job_of_set(names.PARTS_OF_SET[names.SERVER], LONGEST_OF_SET)}-999-abcde",
     ],
 )
 def test_children_of_the_longest_job_name_have_valid_names(name: str) -> None:

@@ -126,7 +126,7 @@ class ChildJob:
     lost_labels: Mapping[str, str] = field(default_factory=dict)
     """Labels that the Job was made with and that somebody has removed or changed since."""
     job_set: JobSetName | None = None
-    """What it is a part of. None: it is on its own."""
+    """What it is a part of. None: nothing joins it with another Job."""
     is_made: bool = True
     """Whether it is there, and not in its JobSet alone, whose controller makes it."""
 

@@ -25,6 +25,7 @@ from neuroshard_decisions.hardware import places
 from neuroshard_decisions.observed.objects import ChildJob
 from neuroshard_decisions.stages.input_hashes import takes_given_models
 from neuroshard_decisions.stages.profiling import hardware_of
+from neuroshard_decisions.stages.queueing import is_in_queue
 from neuroshard_decisions.stages.result import StageResult
 from neuroshard_decisions.stages.running import restarted_elsewhere
 
@@ -75,7 +76,7 @@ def choose_size(context: Context) -> StageResult | None:
 
 def _was_queued(context: Context) -> bool:
     """Return whether workers were in a queue: their quota is there, and more is asked for while they train."""
-    return context.is_queued or any(names.QUEUE_LABEL in job.meta.labels for job in context.owned_jobs(names.WORKER))
+    return context.is_queued or any(map(is_in_queue, context.owned_jobs(names.WORKER)))
 
 
 def nodes_found(context: Context) -> int:
@@ -92,9 +93,7 @@ def leave_missing_places(context: Context, workers: ChildJob) -> StageResult | N
     if found >= workers.parallelism or size >= before:
         return None
     why = f"{found} of {before} workers have found a node in {PATIENCE.total_seconds() / 60:.0f} minutes"
-    decided = decided_size(context, size, SizeReason.NODES_LOST, why, attempt=context.attempt + 1, is_missed=True)
-    step = restarted_elsewhere(context, decided.message, decided.status_fields)
-    return replace(step, events=decided.events)
+    return restarted_at(context, size, SizeReason.NODES_LOST, why, is_missed=True)
 
 
 def leave_out_size(context: Context, last: StageResult) -> StageResult | None:
@@ -141,6 +140,13 @@ def _has_waited(context: Context, workers: ChildJob) -> bool:
 def within(sizes: tuple[int, ...], room: int) -> int:
     """Return the largest size that fits, or the smallest one where none does."""
     return max((size for size in sizes if size <= room), default=sizes[0])
+
+
+def restarted_at(context: Context, size: int, reason: SizeReason, why: str, *, is_missed: bool = False) -> StageResult:
+    """Return the restart of workers on another number of nodes, as of `decided_size`."""
+    decided = decided_size(context, size, reason, why, attempt=context.attempt + 1, is_missed=is_missed)
+    step = restarted_elsewhere(context, decided.message, decided.status_fields)
+    return replace(step, events=decided.events)
 
 
 def decided_size(

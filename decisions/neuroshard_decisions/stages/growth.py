@@ -4,8 +4,8 @@
     -> restart, where it pays
 
 Nodes are looked at after the cooldown alone, and every five minutes then; the queue of a job that has one is asked for
-quota (`quota`). Each arrow is a pass whose result is in the
-status or in a child. A larger size is taken as any other restart is: the workers stop with a checkpoint and resume.
+quota (`quota`). Each arrow is a pass whose result is in the status or in a child. A larger size is taken as any other
+restart is: the workers stop with a checkpoint and resume.
 """
 
 from dataclasses import replace
@@ -21,11 +21,11 @@ from neuroshard_api.replanning.record import CANDIDATE_FAILED, US_PER_MS
 from neuroshard_decisions.context import Context
 from neuroshard_decisions.observed.results import DriftSummary, PlanResult
 from neuroshard_decisions.stages.corrected_models import cost_models
-from neuroshard_decisions.stages.elastic import MESSAGE_CHARACTERS, decided_size, is_elastic, nodes_found, within
+from neuroshard_decisions.stages.elastic import MESSAGE_CHARACTERS, is_elastic, nodes_found, restarted_at, within
 from neuroshard_decisions.stages.planning import plan_candidate, planned_already
-from neuroshard_decisions.stages.quota import ask, is_in_queue
+from neuroshard_decisions.stages.queueing import is_in_queue
+from neuroshard_decisions.stages.quota import ask
 from neuroshard_decisions.stages.result import StageResult, training_goes_on
-from neuroshard_decisions.stages.running import restarted_elsewhere
 from neuroshard_decisions.stages.training import TrainingWorkers
 
 LOOK_EVERY_S: Final = 300.0
@@ -146,9 +146,7 @@ def _judged(training: TrainingWorkers, drift: DriftSummary, nodes: int, larger_h
     if not decision.acts:
         return _settled(context, nodes, decision.verdict.value, decision.message)
     reason = SizeReason.QUOTA_RETURNED if is_in_queue(training.workers) else SizeReason.NODES_JOINED
-    decided = decided_size(context, nodes, reason, decision.message, attempt=context.attempt + 1)
-    step = restarted_elsewhere(context, decided.message, decided.status_fields)
-    return replace(step, events=decided.events)
+    return restarted_at(context, nodes, reason, decision.message)
 
 
 def _planning(context: Context, larger: Context, larger_hash: str) -> StageResult:

@@ -194,7 +194,7 @@ def _job_set(context: Context, *, has_servers: bool) -> str | None:
 
 def _job_name(context: Context, role: str, job_set: str | None) -> str:
     if job_set is not None:
-        return names.job_of_set(role, job_set)
+        return names.job_of_set(names.PARTS_OF_SET[role], job_set)
     return names.job_of_attempt(role, context.name, context.attempt)
 
 
@@ -220,7 +220,7 @@ def _why_replaced(context: Context, current: ChildJob, inputs: str) -> str:
     if _enters_a_queue(context, current):
         return f"Job {current.meta.name} is replaced, for it and its embedding servers enter a queue as one"
     if context.ready_since is not None and _lacks_servers(context, current):
-        return f"Job {names.server_job(context.name, context.attempt)} is gone, and its workers are replaced"
+        return f"Job {_job_name(context, names.SERVER, None)} is gone, and its workers are replaced"
     return ""
 
 

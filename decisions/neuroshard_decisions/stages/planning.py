@@ -282,8 +282,8 @@ def _have(
     reason = Reason.PLAN_GIVEN if given else Reason.PLAN_WRITTEN
     planned = f"{plan.num_tables} tables on {plan.world_size} devices by {plan.algorithm} in ConfigMap {name}"
     batch = _batch(context, plan)
-    told = "" if batch is None else f"; {_batch_text(batch)}"
-    message = f"{planned}{told}" if given else f"{planned}{told}{_kept_free(context)}"
+    chosen = "" if batch is None else f"; {_batch_text(batch)}"
+    message = f"{planned}{chosen}" if given else f"{planned}{chosen}{_kept_free(context)}"
     before = context.status.cost or Cost()
     digest = f"sha256:{plan.hash}"
     is_other = context.status.plan is None or context.status.plan.hash != digest

@@ -64,12 +64,17 @@ def held_message(context: Context, job: ChildJob) -> str:
     )
 
 
+def is_in_queue(job: ChildJob) -> bool:
+    """Return whether Kueue decides when a Job runs: it names a queue, or its namespace has a default one."""
+    return names.QUEUE_LABEL in job.meta.labels
+
+
 def put_into_queue(context: Context, job: ChildJob) -> tuple[Action, ...]:
     """Return the action that gives a suspended Job without a queue that of the DLRMTrainingJob.
 
     With manageJobsWithoutQueueName Kueue suspends the planner's Job too, and Jobs that are older than the label.
     """
-    if not job.suspended or not context.is_queued or names.QUEUE_LABEL in job.meta.labels:
+    if not job.suspended or not context.is_queued or is_in_queue(job):
         return ()
     return (Change(kind="Job", name=job.meta.name, uid=job.meta.uid, labels=context.queue_labels),)
 
@@ -82,12 +87,7 @@ def accept_fewer(context: Context, workers: ChildJob) -> tuple[tuple[Action, ...
     approves wait for all: those of fewer would hold devices until then.
     """
     least, approves = context.sizes[0], context.spec.launch_policy is LaunchPolicy.MANUAL
-    if (
-        approves
-        or workers.least_pods is not None
-        or least >= workers.parallelism
-        or names.QUEUE_LABEL not in workers.meta.labels
-    ):
+    if approves or workers.least_pods is not None or least >= workers.parallelism or not is_in_queue(workers):
         return (), None
     held = holds(context.status.conditions, ConditionType.SUSPENDED)
     moments = [
@@ -97,5 +97,5 @@ def accept_fewer(context: Context, workers: ChildJob) -> tuple[tuple[Action, ...
     due = max(each for each in moments if each is not None) + timedelta(seconds=SLOW_START_S)
     if context.now < due:
         return (), seconds_until(due, context.now)
-    annotations = {names.LEAST_PODS_ANNOTATION: str(least), names.WHOLE_SIZE_ANNOTATION: "true"}
-    return (Change(kind="Job", name=workers.meta.name, uid=workers.meta.uid, annotations=annotations),), None
+    fewer = names.admitted_from(least)
+    return (Change(kind="Job", name=workers.meta.name, uid=workers.meta.uid, annotations=fewer),), None

@@ -20,19 +20,14 @@ from neuroshard_decisions import names
 from neuroshard_decisions.actions import Ask, Delete
 from neuroshard_decisions.context import SLOW_START_S, Context, earliest, seconds_until
 from neuroshard_decisions.observed.objects import ChildJob
-from neuroshard_decisions.stages.elastic import decided_size, is_elastic, within
+from neuroshard_decisions.stages.elastic import is_elastic, restarted_at, within
 from neuroshard_decisions.stages.launching import workers_run
+from neuroshard_decisions.stages.queueing import is_in_queue
 from neuroshard_decisions.stages.result import StageResult
-from neuroshard_decisions.stages.running import restarted_elsewhere
 from neuroshard_decisions.stages.training import TrainingWorkers
 
 OPEN_FOR = timedelta(minutes=10)
 """How long a question outlives passes that do not ask it, while its size is planned for."""
-
-
-def is_in_queue(workers: ChildJob) -> bool:
-    """Return whether Kueue decides when workers run: the job named a queue, or its namespace has a default one."""
-    return names.QUEUE_LABEL in workers.meta.labels
 
 
 def take_admitted(context: Context, workers: ChildJob) -> StageResult | None:
@@ -46,16 +41,8 @@ def take_admitted(context: Context, workers: ChildJob) -> StageResult | None:
         return None
     recorded = context.status.elastic
     why = f"Kueue admits {admitted} of {before} workers"
-    decided = decided_size(
-        context,
-        within(context.sizes, admitted),
-        SizeReason.QUOTA_LACKING,
-        why,
-        attempt=context.attempt + 1,
-        is_missed=recorded is not None and recorded.reason in {SizeReason.QUOTA_RETURNED, SizeReason.NODES_JOINED},
-    )
-    step = restarted_elsewhere(context, decided.message, decided.status_fields)
-    return replace(step, events=decided.events)
+    is_missed = recorded is not None and recorded.reason in {SizeReason.QUOTA_RETURNED, SizeReason.NODES_JOINED}
+    return restarted_at(context, within(context.sizes, admitted), SizeReason.QUOTA_LACKING, why, is_missed=is_missed)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,7 +67,7 @@ def ask(training: TrainingWorkers, num_nodes: int) -> Answer:
     those after it where a queue keeps its order.
     """
     context = training.context
-    name = names.quota_job(context.name, context.attempt)
+    name = names.job_of_attempt(names.QUOTA, context.name, context.attempt)
     question = Ask(name=name, run=workers_run(context, training.planned), num_nodes=num_nodes)
     job = context.job_named(name)
     if job is None or job.meta.deleted is not None:

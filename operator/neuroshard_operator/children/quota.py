@@ -25,7 +25,7 @@ def quota_job(context: Context, settings: Settings, ask: Ask) -> Manifest:
     spec = {key: value for key, value in workers["spec"]["template"]["spec"].items() if key != "priorityClassName"}
     own = {names.ATTEMPT_LABEL: str(ask.run.attempt)}
     queue = {key: value for key, value in context.queue_labels.items() if key != PRIORITY_LABEL}
-    least = {names.LEAST_PODS_ANNOTATION: "1", names.WHOLE_SIZE_ANNOTATION: "true"} if ask.num_nodes > 1 else {}
+    least = names.admitted_from(1) if ask.num_nodes > 1 else {}
     return {
         **workers,
         "metadata": {**metadata(context, ask.name, names.QUOTA, {**own, **queue}), "annotations": least},

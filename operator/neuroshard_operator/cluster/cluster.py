@@ -217,7 +217,9 @@ class Cluster:
         if body is None:
             return None, None
         found = job_set(await self._relabelled(owner, names.JOB_SET, body, job_set(body).whole.lost_labels))
-        body = await self._owned("Job", namespace, names.job_of_set(role, found.meta.name), found.meta.uid)
+        body = await self._owned(
+            "Job", namespace, names.job_of_set(names.PARTS_OF_SET[role], found.meta.name), found.meta.uid
+        )
         return None if body is None else parsing.job(body), found
 
     async def _owned(self, kind: str, namespace: str, name: str, owner_uid: str) -> Json | None:

@@ -47,7 +47,7 @@ def job_set(body: Mapping[str, Any]) -> ChildJobSet:
                 {
                     "metadata": {
                         **metadata,
-                        "name": f"{metadata['name']}-{each['name']}-0",
+                        "name": names.job_of_set(each["name"], metadata["name"]),
                         "uid": f"{metadata['uid']}/{each['name']}",
                         "labels": each["template"].get("metadata", {}).get("labels"),
                     },
