@@ -11,6 +11,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from neuroshard_api.job.model import MAX_BATCH_SIZE
 from neuroshard_api.job.resource import Part, Rule
 
 _Small = Annotated[int, Field(ge=0, lt=2**31)]
@@ -71,6 +72,20 @@ class Elastic(Part):
     scale_learning_rate: LearningRateScale = LearningRateScale.NONE
     """Learning rates on fewer nodes than trainer.numNodes, with batch PerDevice. None: as they are given. Linear: by
     the share of nodes."""
+
+
+def kept_batch(samples_per_device: int, most_nodes: int, num_nodes: int) -> int | None:
+    """Return the samples of each device on some nodes that make the step of all nodes.
+
+    None: it would not be a whole number, or too large.
+
+    Args:
+        samples_per_device: on all nodes.
+        most_nodes: number of all nodes.
+        num_nodes: of these.
+    """
+    batch, rest = divmod(samples_per_device * most_nodes, num_nodes)
+    return None if rest or batch > MAX_BATCH_SIZE else batch
 
 
 class GrowthStatus(Part):

@@ -12,8 +12,8 @@ from typing import Final
 
 from neuroshard_api.documents.plan import GivenPlan
 from neuroshard_api.documents.request import MAX_GLOBAL_BATCH_SIZE
-from neuroshard_api.job.elastic import Elastic, ElasticBatch, LearningRateScale
-from neuroshard_api.job.model import DEFAULT_BATCH_SIZE, MAX_BATCH_SIZE
+from neuroshard_api.job.elastic import Elastic, ElasticBatch, LearningRateScale, kept_batch
+from neuroshard_api.job.model import DEFAULT_BATCH_SIZE
 from neuroshard_api.job.training import Training
 from neuroshard_api.job.training_job import DLRMTrainingJob, Spec
 from neuroshard_api.job.variants import JobVariant
@@ -105,8 +105,7 @@ def _batch(spec: Spec, elastic: Elastic, num_nodes: int) -> int | None:
     own = spec.model.samples_per_device
     if elastic.batch is ElasticBatch.PER_DEVICE:
         return own
-    batch, rest = divmod(own * spec.trainer.num_nodes, num_nodes)
-    return None if rest or batch > MAX_BATCH_SIZE else batch
+    return kept_batch(own, spec.trainer.num_nodes, num_nodes)
 
 
 def _scaled(rate: int | str, share: Decimal) -> str:

@@ -23,7 +23,7 @@ from neuroshard_api.documents.kinds import problem_of_document, problem_of_resou
 from neuroshard_api.job.communication import CommunicationPolicy, NarrowTypes
 from neuroshard_api.job.dense import ParallelismPolicy, dense_choices
 from neuroshard_api.job.earlier_fields import EARLIER_FIELDS, earlier_fields, sentence, without_echoes
-from neuroshard_api.job.elastic import ElasticBatch
+from neuroshard_api.job.elastic import ElasticBatch, kept_batch
 from neuroshard_api.job.experimental import Experimental
 from neuroshard_api.job.feature_columns import COLUMN_RULES, ColumnProblem, job_column_problems
 from neuroshard_api.job.model import AUTO, MAX_BATCH_SIZE, Model
@@ -148,9 +148,11 @@ _WIDTH_RULES = (
 """The API server's part of `Spec._kernel_problems`."""
 
 
-def _divides(samples: int, num_nodes: int) -> bool:
-    """Return whether each of some nodes has an equal part, of no more samples than a device may have."""
-    return samples % num_nodes == 0 and samples <= MAX_BATCH_SIZE * num_nodes
+def _where(
+    absent: str, cel: str, *, message: str, is_absent: Callable[["Spec"], bool], holds: Callable[["Spec"], bool]
+) -> Rule:
+    """Return a rule for jobs with a field: `absent` is the expression, and `is_absent` the test, of those without."""
+    return Rule(cel=f"{absent} || {cel}", message=message, holds=lambda spec: is_absent(spec) or holds(spec))
 
 
 _ELASTIC_RULES = (
@@ -174,7 +176,8 @@ _ELASTIC_RULES = (
             spec.experimental.elastic is None
             or spec.experimental.elastic.batch is ElasticBatch.PER_DEVICE
             or spec.model.chooses_batch_size
-            or _divides(spec.model.samples_per_device * spec.trainer.num_nodes, spec.experimental.elastic.min_nodes)
+            or kept_batch(spec.model.samples_per_device, spec.trainer.num_nodes, spec.experimental.elastic.min_nodes)
+            is not None
         ),
     ),
     Rule(
@@ -187,10 +190,12 @@ _ELASTIC_RULES = (
 
 
 def _with_servers(cel: str, holds: Callable[["Spec"], bool], message: str) -> Rule:
-    return Rule(
-        cel=f"!has(self.experimental.embeddingServers) || {cel}",
+    return _where(
+        "!has(self.experimental.embeddingServers)",
+        cel,
         message=message,
-        holds=lambda spec: spec.experimental.embedding_servers is None or holds(spec),
+        is_absent=lambda spec: spec.experimental.embedding_servers is None,
+        holds=holds,
     )
 
 
@@ -227,10 +232,12 @@ _SERVER_RULES = (
 
 
 def _without_variants(cel: str, holds: Callable[["Spec"], bool], problem: str) -> Rule:
-    return Rule(
-        cel=f"!has(self.variants) || {cel}",
+    return _where(
+        "!has(self.variants)",
+        cel,
         message=f"variants: {problem}; hint: remove one of them, or train the variants as jobs (neuroshard sweep)",
-        holds=lambda spec: spec.variants is None or holds(spec),
+        is_absent=lambda spec: spec.variants is None,
+        holds=holds,
     )
 
 
@@ -281,10 +288,12 @@ _VARIANT_RULES = (
 
 
 def _with_own_batch(cel: str, holds: Callable[["Spec"], bool], problem: str) -> Rule:
-    return Rule(
-        cel=f"self.model.batchSizePerDevice != '{AUTO}' || {cel}",
+    return _where(
+        f"self.model.batchSizePerDevice != '{AUTO}'",
+        cel,
         message=f"model.batchSizePerDevice {AUTO}: {problem}; hint: give a number, such as 8192",
-        holds=lambda spec: not spec.model.chooses_batch_size or holds(spec),
+        is_absent=lambda spec: not spec.model.chooses_batch_size,
+        holds=holds,
     )
 
 
