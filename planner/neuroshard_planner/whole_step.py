@@ -12,7 +12,6 @@ placements of as many exchanges take the same.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from neuroshard_api.documents.dense_layout import DenseStrategy
 from neuroshard_api.documents.plan import DeduplicatedGroup, DeduplicationForm, Plan, Shard, TablePlacement
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import Table
@@ -21,6 +20,7 @@ from neuroshard_api.sharding.kinds import ComputeKernel, Family, ShardingType
 from neuroshard_costs.exchanges import TransferModel
 from neuroshard_costs.host import HostWork
 
+from neuroshard_planner.dense.options import NUM_GATHERS, num_gathered
 from neuroshard_planner.dense.replicated import optimizer_pass, replicated_cost
 
 
@@ -35,10 +35,10 @@ def with_whole_step(plan: Plan, *, costs: TransferModel) -> Plan:
     dense_ms = None if plan.dense_cost is None else plan.dense_cost.total_ms
     product_saved_ms = sum(each.product_saved_ms or 0.0 for each in plan.deduplication or ())
 
-    request = plan.resolved
+    request, of_shards = plan.resolved, collectives_of_shards(plan)
 
     def step(tables: Sequence[TablePlacement], embedding_ms: float, saved_ms: float = 0.0) -> WholeStep:
-        work = replace(host_work(request, tables, plan.deduplication or ()), **collectives_of_shards(plan))
+        work = replace(host_work(request, tables, plan.deduplication or ()), **of_shards)
         own_ms = None if dense_ms is None else max(0.0, dense_ms - saved_ms)
         return _step(request, work, embedding_ms, own_ms, costs)
 
@@ -134,9 +134,8 @@ def collectives_of_shards(plan: Plan) -> dict[str, int]:
     for each in plan.dense.units:
         if each.group is None:
             continue
-        unit = counted[each.module]
-        parts = len(unit.operators or ()) + bool(unit.own_parameters) if each.split else 1
-        gathers += parts * (2 if each.strategy is DenseStrategy.ZERO3 else 1)
+        parts = num_gathered(counted[each.module], is_split=bool(each.split))
+        gathers += parts * NUM_GATHERS[each.strategy]
         scatters += parts
     return {"gathers": gathers, "scatters": scatters}
 

@@ -41,7 +41,7 @@ from neuroshard_costs.simulator.dense import hidden_ms
 
 from neuroshard_planner.dense.choice import PricedOption
 
-_NUM_GATHERS = {DenseStrategy.REPLICATE: 0, DenseStrategy.ZERO2: 1, DenseStrategy.ZERO3: 2}
+NUM_GATHERS = {DenseStrategy.REPLICATE: 0, DenseStrategy.ZERO2: 1, DenseStrategy.ZERO3: 2}
 """Of a sharded module's weights in a step."""
 COPIES_OF_GATHER, COPIES_OF_REDUCTION = 2, 1
 """Kernels next to each collective of a sharded module, as torch's `fully_shard` has them (_fsdp_collectives.py)."""
@@ -246,14 +246,13 @@ class UnitOptions:
     ) -> tuple[int, float, float]:
         """Return the transient bytes of a split unit, and the times of its exposed collectives and copies."""
         transients, exposed_ms, copies_ms = [0], 0.0, 0.0
-        own, *operators = _parts(unit)
-        for part in (own, *operators) if own.num_parameters else operators:
+        for part in _parts(unit):
             gathered = UnitBytes.of_parameters(part.num_parameters, unit, self._profile)
             transients.append(_transient_bytes(gathered, strategy, group))
             forward_ms, backward_ms = self._costs.matrices_ms(part.forward_flops, part.backward_flops)
             exposed_ms += self._exposed_ms(gathered, strategy, group, forward_ms=forward_ms, backward_ms=backward_ms)
             copies_ms += self._copies_ms(gathered, strategy, group)
-        of_own = transients.pop(1) if own.num_parameters else 0
+        of_own = transients.pop(1) if unit.own_parameters else 0
         return of_own + max(transients), exposed_ms, copies_ms
 
     def _copies_ms(self, own: UnitBytes, strategy: DenseStrategy, group: DenseGroup | None) -> float:
@@ -264,7 +263,7 @@ class UnitOptions:
         """
         if group is None:
             return 0.0
-        gathers, shared_by = _NUM_GATHERS[strategy], group_size(group, self._topology)
+        gathers, shared_by = NUM_GATHERS[strategy], group_size(group, self._topology)
         moved = gathers * 2 * (own.weights + own.weights // shared_by) + 2 * own.gradients
         operations = gathers * COPIES_OF_GATHER + COPIES_OF_REDUCTION
         return self._costs.dense_traffic_ms(DensePass(operations=operations, products=0, moved_bytes=moved))
@@ -317,7 +316,7 @@ class _GatheredPart(NamedTuple):
 
 
 def _parts(unit: DenseUnit) -> tuple[_GatheredPart, ...]:
-    """Return the parts that a split unit gathers one after the other: its own parameters, then each operator."""
+    """Return the parts that a split unit gathers one after the other: own parameters, if any, then each operator."""
     operators = unit.operators
     assert operators is not None, "only a unit with operators is split"
     # A module whose input others use too has their work in its own: operators may have more than their unit together.
@@ -326,7 +325,13 @@ def _parts(unit: DenseUnit) -> tuple[_GatheredPart, ...]:
         max(unit.forward_flops - sum(each.forward_flops for each in operators), 0),
         max(unit.backward_flops - sum(each.backward_flops for each in operators), 0),
     )
-    return own, *(_GatheredPart(each.num_parameters, each.forward_flops, each.backward_flops) for each in operators)
+    parts = (_GatheredPart(each.num_parameters, each.forward_flops, each.backward_flops) for each in operators)
+    return (own, *parts) if own.num_parameters else tuple(parts)
+
+
+def num_gathered(unit: DenseUnit, *, is_split: bool) -> int:
+    """Return the number of parts of a unit that are gathered, each in a collective of its own."""
+    return len(_parts(unit)) if is_split else 1
 
 
 def _kept_where_checkpointed(unit: DenseUnit) -> int:
