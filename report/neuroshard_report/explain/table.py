@@ -23,6 +23,7 @@ from neuroshard_planner.search.options import even_widths
 from neuroshard_planner.server_cost import without_servers
 
 from neuroshard_report.explain.alternatives import PlacementWithoutUnit
+from neuroshard_report.explain.step import once_text
 from neuroshard_report.explain.stored_types import stored_type_of
 
 NEGLIGIBLE = 5e-4  # of a step; smaller differences are not told apart
@@ -204,10 +205,7 @@ def repeats_of(plan: Plan, table: Table) -> str | None:
     left_out = f"{known}; repeats are left out ({found.form.value}, factor {found.factor:.2f} in a batch){saved}"
     if found.product_saved_ms is None:
         return left_out
-    return (
-        f"{left_out}; the first product with all features takes their part once per list, which saves "
-        f"{found.product_saved_ms:.3g} ms of the dense part"
-    )
+    return f"{left_out}; {once_text('their part', found.product_saved_ms)}"
 
 
 def _why_all_lists(plan: Plan, group: str) -> str:
