@@ -15,9 +15,6 @@ import json
 import logging
 import os
 import re
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -52,7 +49,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from torchrec.streamable import Pipelineable
 
 from benchmarks.results_file import cpu_model, hardware_slug, write_result
-from benchmarks.sharded_training import WORLD_SIZE, torchrun
+from benchmarks.sharded_training import WORLD_SIZE, measured_by_ranks
 
 ROWS, COLUMNS, BATCH_SIZE, NUM_DENSE, WIDTH = 20, 8, 2, 4, 8
 STEPS, WARM_UP_STEPS, ROUNDS = 30, 8, 6
@@ -145,11 +142,7 @@ def main() -> None:
         measure(options.measure)
         return
     load = os.getloadavg()[0]
-    with tempfile.TemporaryDirectory() as scratch:
-        found = Path(scratch) / "found.json"
-        command = [sys.executable, *torchrun(Path(__file__), "--measure", str(found), count=WORLD_SIZE)]
-        subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})  # noqa: S603 - this script
-        measured = json.loads(found.read_text(encoding="utf-8"))
+    measured = measured_by_ranks(Path(__file__))
     print(
         write_result(
             "host-operations", report(measured["settings"], measured["alone"], load=load), hardware=hardware_slug()

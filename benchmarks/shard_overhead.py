@@ -14,9 +14,6 @@ import dataclasses
 import json
 import logging
 import os
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from itertools import product
@@ -35,7 +32,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.results_file import cpu_model, hardware_slug, write_result
-from benchmarks.sharded_training import WORLD_SIZE, torchrun
+from benchmarks.sharded_training import WORLD_SIZE, measured_by_ranks
 
 BATCH_SIZE = 2
 STEPS, WARM_UP_STEPS, ROUNDS = 12, 3, 3
@@ -90,11 +87,7 @@ def main() -> None:
         measure(options.measure)
         return
     load = os.getloadavg()[0]
-    with tempfile.TemporaryDirectory() as scratch:
-        found = Path(scratch) / "found.json"
-        command = [sys.executable, *torchrun(Path(__file__), "--measure", str(found))]
-        subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})  # noqa: S603 - this script
-        measured = json.loads(found.read_text(encoding="utf-8"))
+    measured = measured_by_ranks(Path(__file__))
     print(write_result("shard-overhead", report(measured, load=load), hardware=hardware_slug()))
 
 

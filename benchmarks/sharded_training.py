@@ -1,6 +1,10 @@
 """A small model of many tables under a plan, on one of two processes; for the benchmarks of real training steps."""
 
+import json
 import os
+import subprocess
+import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -157,6 +161,15 @@ def batches(batch_size: int = BATCH_SIZE, tables: TableSet = MIXED) -> list[Batc
     maker = BatchMaker(source, order, features, rank=dist.get_rank(), world_size=WORLD_SIZE, batch_size=batch_size)
     keys = [feature.name for feature in features]
     return [Batch.of(maker.training(index * maker.global_batch_size), keys) for index in range(NUM_BATCHES)]
+
+
+def measured_by_ranks(script: Path) -> Any:  # noqa: ANN401 - what the script measures
+    """Run a script with ``--measure FILE`` on two processes of one thread, and return the JSON in the file."""
+    with tempfile.TemporaryDirectory() as scratch:
+        found = Path(scratch) / "found.json"
+        command = [sys.executable, *torchrun(script, "--measure", str(found))]
+        subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})  # noqa: S603 - a benchmark's own
+        return json.loads(found.read_text(encoding="utf-8"))
 
 
 def torchrun(script: Path, *arguments: str, count: int = WORLD_SIZE) -> list[str]:
