@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import kopf
 from kubernetes.aio import config
@@ -33,10 +33,11 @@ from neuroshard_operator.settings import Settings, settings_from
 
 LEASE_CALL_TIMEOUT_S = 4.0
 """A renewal that gets no answer is tried twice within the time that a Lease must be renewed in."""
-NAMESPACES_AGAIN_S = 10.0
-"""Until namespaces are tried again of which none could be listed."""
+AGAIN_S = 10.0
+"""Until the API server is asked again for what it did not say."""
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class JobSetsChangedError(Exception):
@@ -155,14 +156,8 @@ class Operator:
 
     async def _serves_job_sets(self, api: KubernetesApi) -> bool:
         """Return whether the cluster has JobSets, once the API server answers."""
-        while not self._stop.is_set():
-            try:
-                return await api.serves(names.JOB_SET)
-            except ApiError as error:
-                logger.warning("the API server does not say whether it has JobSets: %s", error)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stop.wait(), NAMESPACES_AGAIN_S)
-        return False
+        what = "the API server does not say whether it has JobSets"
+        return bool(await self._once_answered(lambda: api.serves(names.JOB_SET), what))
 
     async def _while_job_sets(self, api: KubernetesApi, *, are_served: bool) -> None:
         """Ask now and then whether the cluster has JobSets. Raises JobSetsChangedError."""
@@ -173,17 +168,28 @@ class Operator:
 
     async def _reachable(self, api: KubernetesApi) -> tuple[str, ...]:
         """Return the namespaces of the settings that can be watched, once there is one; empty: all are."""
-        while self._settings.namespaces and not self._stop.is_set():
+        wanted = self._settings.namespaces
+        if not wanted:
+            return ()
+
+        async def found() -> tuple[str, ...] | None:
+            return await reachable(api, wanted) or None
+
+        return await self._once_answered(found, "namespaces could not be listed") or ()
+
+    async def _once_answered(self, ask: Callable[[], Coroutine[Any, Any, T | None]], what: str) -> T | None:
+        """Return the first answer that is not None; `what` is logged with each error. None: a stop was asked for."""
+        while not self._stop.is_set():
             try:
-                found = await reachable(api, self._settings.namespaces)
+                answer = await ask()
             except ApiError as error:
-                logger.warning("namespaces could not be listed: %s", error)
-                found = ()
-            if found:
-                return found
+                logger.warning("%s: %s", what, error)
+            else:
+                if answer is not None:
+                    return answer
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stop.wait(), NAMESPACES_AGAIN_S)
-        return ()
+                await asyncio.wait_for(self._stop.wait(), AGAIN_S)
+        return None
 
     async def _until_first_ends(
         self, needed: Sequence[Coroutine[Any, Any, None]], started: "asyncio.Future[Controller]"
