@@ -19,7 +19,7 @@ from statistics import median
 from typing import ClassVar, Final
 
 import numpy as np
-from neuroshard_trainer.drift.columns import DEVIATIONS, MIN_MOVED, MIN_NULLS, DenseColumns, has_moved
+from neuroshard_trainer.drift.columns import DEVIATIONS, MIN_MOVED, MIN_NULLS, DenseColumns, shares_moved
 from neuroshard_trainer.drift.detector import WARM_UP_STEPS
 from neuroshard_trainer.drift.labels import LabelWatch
 from neuroshard_trainer.drift.rise import RISE_DEVIATIONS, RiseDetector, usual_level
@@ -315,7 +315,7 @@ def fidelity_lines() -> list[str]:
         num, before = 1_000_000, np.repeat([0.0, 0.01, 0.2, 0.5], 250_000)
         known = rng.binomial(3 * samples, before) / (3 * samples)
         now = rng.binomial(samples, before) / samples
-        moved = has_moved(known, now, num_before=3 * samples, num_now=samples, excess=1.0, least=MIN_NULLS)
+        moved = shares_moved(known, now, num_before=3 * samples, num_now=samples, excess=1.0, least=MIN_NULLS)
         nulls = int((moved & (now > known)).sum())
         rows.append(f"| missing values | columns of {samples:,} samples | {num:,} | {nulls} |")
     for samples in (128, 1024, 8192):

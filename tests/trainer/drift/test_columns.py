@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from neuroshard_trainer.drift.columns import DenseColumns, FloatArray, has_moved
+from neuroshard_trainer.drift.columns import DenseColumns, FloatArray, shares_moved
 from numpy.typing import NDArray
 
 SAMPLES = 1024
@@ -66,6 +66,6 @@ def test_shares_that_are_drawn_have_not_moved(samples: int) -> None:
     shares: FloatArray = np.repeat([0.0, 0.01, 0.2, 0.5], 250_000)
     before, now = (rng.binomial(count, shares) / count for count in (3 * samples, samples))
 
-    moved = has_moved(before, now, num_before=3 * samples, num_now=samples, excess=1.0, least=0.05)
+    moved = shares_moved(before, now, num_before=3 * samples, num_now=samples, excess=1.0, least=0.05)
 
     assert not moved.any()

@@ -27,7 +27,7 @@ COUNTED_VALUES: Final = 131_072
 MIN_COUNTED_SAMPLES: Final = 64
 
 
-def has_moved(
+def shares_moved(
     before: FloatArray, now: FloatArray, *, num_before: int, num_now: int, excess: FloatArray | float, least: float
 ) -> NDArray[np.bool_]:
     """Return, by share, whether it differs by more than its noise.
@@ -80,7 +80,7 @@ class ColumnReference(Value):
     nulls: tuple[float, ...]
     """By column: of samples without a value."""
     excess: tuple[float, ...]
-    """By column, as for ``has_moved``."""
+    """By column, as for ``shares_moved``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class DenseColumns:
         reference, now = self.reference, _nulls(dense, self.fills)
         before, excess = np.array(reference.nulls), np.array(reference.excess)
         noise = {"num_before": reference.num_samples, "num_now": len(dense)}
-        moved = has_moved(before, now, excess=excess, least=MIN_NULLS, **noise) & (now > before)
+        moved = shares_moved(before, now, excess=excess, least=MIN_NULLS, **noise) & (now > before)
         return {int(column): (float(before[column]), float(now[column])) for column in np.flatnonzero(moved)}
 
     def moved(self, dense: NDArray[np.float32]) -> dict[int, float]:
@@ -128,7 +128,7 @@ class DenseColumns:
         before, now = np.array(reference.shares), _below(dense, np.array(reference.edges))
         excess = np.array(reference.excess)[:, None]
         noise = {"num_before": reference.num_samples, "num_now": len(dense)}
-        moved = has_moved(before, now, excess=excess, least=MIN_MOVED, **noise).any(axis=1)
+        moved = shares_moved(before, now, excess=excess, least=MIN_MOVED, **noise).any(axis=1)
         distance = np.abs(now - before).max(axis=1)
         return {int(column): float(distance[column]) for column in np.flatnonzero(moved)}
 

@@ -29,7 +29,7 @@ from neuroshard_trainer.drift.columns import (
     FloatArray,
     counted_samples,
     excess_of,
-    has_moved,
+    shares_moved,
 )
 from neuroshard_trainer.drift.input_statistics import BatchCounts
 from neuroshard_trainer.drift.input_watch import REFERENCE_SAMPLES, SAMPLED_EVERY
@@ -229,7 +229,7 @@ class DataWatch:
         if len(shares) != len(self._empty):
             return []
         noise = {"num_before": self._empty_samples, "num_now": num_samples}
-        moved = has_moved(self._empty, shares, excess=self._empty_excess, least=MIN_NULLS, **noise)
+        moved = shares_moved(self._empty, shares, excess=self._empty_excess, least=MIN_NULLS, **noise)
         return [
             (FindingKind.NULLS_ROSE, name, float(before), float(now))
             for name, before, now, is_moved in zip(counts, self._empty, shares, moved, strict=True)
