@@ -7,7 +7,7 @@ compared with batches before them. The search costs nothing until there is somet
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 import numpy as np
 import torch.distributed as dist
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from neuroshard_trainer.data.collation import BatchMaker
 from neuroshard_trainer.data.data_columns import DataColumns
+from neuroshard_trainer.ranks.agreement import gathered
 from neuroshard_trainer.schedule import Schedule
 
 LARGE_LOSS: Final = 100.0
@@ -25,7 +26,6 @@ UNUSUAL: Final = 1000.0
 USUAL_STEPS: Final = 3
 """Steps before the examined ones whose values are usual."""
 EXAMINED_STEPS: Final = 2
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +73,13 @@ def divergence_of(
         group: of all ranks.
     """
     wrong = np.flatnonzero(~(np.asarray(losses, dtype=np.float64) < LARGE_LOSS))
-    step = _gathered(first_step + int(wrong[0]) if wrong.size else None, group)
-    if not step:
+    steps = gathered(first_step + int(wrong[0]) if wrong.size else None, group)
+    begun = min((each for each in steps if each is not None), default=None)
+    if begun is None:
         return None
-    begun = min(step)
     outlier = _outlier(data, columns, schedule, begun) if isinstance(data, BatchMaker) and columns.dense else None
-    found = max(_gathered(outlier, group), key=lambda each: each.ratio, default=None)
+    outliers = [each for each in gathered(outlier, group) if each is not None]
+    found = max(outliers, key=lambda each: each.ratio, default=None)
     first = begun if found is None else found.step
     finding = DataFinding(
         kind=kind,
@@ -123,10 +124,3 @@ def _largest(data: BatchMaker, schedule: Schedule, step: int) -> NDArray[np.floa
     """Return [samples, columns] a batch's dense values without their signs."""
     values: NDArray[np.float64] = np.abs(data.training(schedule.position(step)).dense.numpy().astype(np.float64))
     return values
-
-
-def _gathered(own: T | None, group: dist.ProcessGroup | None) -> list[T]:
-    """Return the values of the ranks that have one."""
-    everyone: list[T | None] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(everyone, own, group=group)
-    return [each for each in everyone if each is not None]

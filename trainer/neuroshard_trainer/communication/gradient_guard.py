@@ -15,6 +15,7 @@ from neuroshard_api.job.communication import CommunicationGuard
 
 from neuroshard_trainer.communication.gradient_codec import GradientCodec
 from neuroshard_trainer.communication.guard import after_action, next_record, resumed_record
+from neuroshard_trainer.ranks.agreement import gathered
 
 MAX_DIFFERENCE_PERCENT = 1.0
 """BF16 rounds each value, and each sum of two, by 2^-9 of it."""
@@ -83,9 +84,7 @@ class GradientGuard:
 
     def _error_percent(self) -> float | None:
         """Return the largest error of all ranks. None: none measured one."""
-        own = self.codec.take_error()
-        errors: list[float | None] = [None] * dist.get_world_size(self.group)
-        dist.all_gather_object(errors, own, group=self.group)
+        errors = gathered(self.codec.take_error(), self.group)
         known = [each if math.isfinite(each) else math.inf for each in errors if each is not None]
         return 100 * max(known) if known else None
 

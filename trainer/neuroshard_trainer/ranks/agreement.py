@@ -21,20 +21,28 @@ def agreed(action: Callable[[], T], group: dist.ProcessGroup | None = None) -> l
         InputError: the action raised it, a DocumentError, or an OSError on one rank or several; the message names the
             first.
     """
-    result, problem = _outcome(action)
-    gathered: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(gathered, (result, problem), group=group)
-    _raise_first([problem for _, problem in gathered], group)
-    return [result for result, _ in gathered]
+    outcomes = gathered(_outcome(action), group)
+    _raise_first([problem for _, problem in outcomes], group)
+    return [cast("T", result) for result, _ in outcomes]
 
 
 def together(action: Callable[[], T], group: dist.ProcessGroup | None = None) -> T:
     """Let every rank do something without collectives, and return what this one got; raises as `agreed` does."""
     result, problem = _outcome(action)
-    problems: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(problems, problem, group=group)
-    _raise_first(problems, group)
+    _raise_first(gathered(problem, group), group)
     return cast("T", result)
+
+
+def gathered(own: T, group: dist.ProcessGroup | None = None) -> list[T]:
+    """Return the values of all ranks, by rank. All ranks must call this.
+
+    Args:
+        own: of this rank; it is pickled.
+        group: of all ranks, for CPU tensors; None is the default group.
+    """
+    values: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(values, own, group=group)
+    return values
 
 
 def _outcome(action: Callable[[], T]) -> tuple[T | None, str | None]:

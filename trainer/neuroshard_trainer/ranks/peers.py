@@ -18,6 +18,8 @@ import torch.distributed as dist
 from neuroshard_api.process.errors import ANOTHER_PROCESS
 from torch._C._distributed_c10d import Store
 
+from neuroshard_trainer.ranks.agreement import gathered
+
 _ADDRESS = re.compile(r"\[([0-9a-fA-F.:]+)\]:\d+")
 """How gloo writes an address."""
 _ENDED = ("Z", "X")
@@ -74,9 +76,7 @@ class Peers:
             pid=os.getpid(),
             processes=str(Path("/proc/self/ns/pid").readlink()),
         )
-        found: list[Peer | None] = [None] * dist.get_world_size()
-        dist.all_gather_object(found, own, group=group)
-        return cls(ranks=tuple(peer for peer in found if peer is not None), own=own.rank)
+        return cls(ranks=tuple(gathered(own, group)), own=own.rank)
 
     def lost(self, reason: str) -> str:
         """Return the name, for a sentence, of the ranks that an error of the transport is about."""

@@ -16,6 +16,7 @@ from neuroshard_api.process.errors import InputError
 from neuroshard_api.process.host_memory import keep_freed_memory
 from neuroshard_api.sharding.placement_rules import POD_SIZE_VARIABLE
 
+from neuroshard_trainer.ranks.agreement import gathered
 from neuroshard_trainer.ranks.devices import (
     Cuda,
     DeviceChoice,
@@ -128,9 +129,7 @@ def start_process(
     else:
         nccl_log = log_to(nccl_log_folder, rank=launched.rank)
         process = joined(device, timeout_seconds=timeout_seconds)
-        names: list[str] = [""] * process.world_size
-        dist.all_gather_object(names, cuda.devices[launched.local_rank], group=process.group)
-        warnings.append(unlike_devices(names))
+        warnings.append(unlike_devices(gathered(cuda.devices[launched.local_rank], process.group)))
         warnings.append(nccl_warning(nccl_log, num_nodes=plan.num_nodes))
         if process.is_first:
             logger.info("%s", cuda.versions())

@@ -19,7 +19,7 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -33,6 +33,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 
 from neuroshard_trainer.files import disk_full, storage_error, write_file
+from neuroshard_trainer.ranks.agreement import gathered
 
 MANIFEST_FILE = "checkpoint.json"
 SPARE_BYTES = 2**20
@@ -217,12 +218,11 @@ class CheckpointFolder:
             outcome = (None, str(storage_error(self._folder, error)))
         except StorageError as error:
             outcome = (None, str(error))
-        outcomes: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(outcomes, outcome, group=self._group)
+        outcomes = gathered(outcome, self._group)
         problem = next((problem for _, problem in outcomes if problem is not None), None)
         if problem is not None:
             raise StorageError(problem)
-        return [result for result, _ in outcomes]
+        return [cast("T", result) for result, _ in outcomes]
 
 
 def has_earlier(checkpoint: Path) -> bool:
