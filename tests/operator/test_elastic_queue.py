@@ -35,14 +35,20 @@ def looked(story: Story, quota: int, after_s: float = COOLDOWN_S) -> Story:
     return story
 
 
-def test_workers_ask_for_all_first_and_for_fewer_after_half_a_minute() -> None:
-    """Quota of the start before may be on its way back; then any number down to the minimum will do."""
-    story = Story(suspend=True, trainer={"numNodes": 4}, experimental={"elastic": {"minNodes": 2}})
+def planned_in_queue(most: int, *, least: int) -> Story:
+    """Return the story of an elastic job that was planned in a queue with quota for two workers."""
+    story = Story(suspend=True, trainer={"numNodes": most}, experimental={"elastic": {"minNodes": least}})
     story.world.label(JOB, {names.QUEUE_LABEL: "queue"})
-    story.world.nodes, story.world.quota = nodes(4), 2
+    story.world.nodes, story.world.quota = nodes(most), 2
     story.world.change_spec(JOB, suspend=False)
     story.settle()
     story.planned()
+    return story
+
+
+def test_workers_ask_for_all_first_and_for_fewer_after_half_a_minute() -> None:
+    """Quota of the start before may be on its way back; then any number down to the minimum will do."""
+    story = planned_in_queue(4, least=2)
     story.world.quota = 0
     story.later(20)
     at_first = dict(newest(story)["metadata"].get("annotations", {}))
@@ -71,12 +77,7 @@ def test_a_job_trains_on_what_kueue_admits() -> None:
 
 def test_workers_keep_their_quota_until_there_is_a_plan_for_it() -> None:
     """Another job would take it meanwhile."""
-    story = Story(suspend=True, trainer={"numNodes": 2}, experimental={"elastic": {"minNodes": 1}})
-    story.world.label(JOB, {names.QUEUE_LABEL: "queue"})
-    story.world.nodes, story.world.quota = nodes(2), 2
-    story.world.change_spec(JOB, suspend=False)
-    story.settle()
-    story.planned()
+    story = planned_in_queue(2, least=1)
     story.world.preempt(newest(story))
     story.world.quota = 1
     story.settle()
