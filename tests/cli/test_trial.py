@@ -80,6 +80,17 @@ def test_a_training_begins_without_a_trial_that_failed(life: LocalLife) -> None:
     assert [each.stage for each in life.running()] == ["trial"]
 
 
+def test_a_training_begins_after_a_trial_of_too_few_steps(life: LocalLife) -> None:
+    """Which took all its time; it is not repeated, for its steps would be as slow."""
+    life.end("trial")
+
+    assert life.trainer.stage == "train"
+    assert trial_in(life.directory) is None
+    assert "fewer than 20 steps in 60 s; the training begins without it" in life.said.getvalue()
+    life.begin()
+    assert [each.stage for each in life.running()] == ["train"]
+
+
 def test_restarts_need_no_trial(life: LocalLife) -> None:
     """The workers of another attempt train at once."""
     reported(life)

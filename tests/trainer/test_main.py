@@ -73,6 +73,24 @@ def test_a_trial_that_the_data_end_leaves_its_warm_up_out(run: Run, tmp_path: Pa
     assert (report.first_step, report.num_steps) == (10, WHOLE - 10)
 
 
+@pytest.mark.parametrize(("enough", "reported"), [(1, True), (10, False)])
+def test_a_trial_ends_when_its_time_is_over(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, enough: int, reported: bool
+) -> None:
+    """Steps that are far slower than predicted are reported where there are enough of them; others say little."""
+    monkeypatch.setattr("neuroshard_trainer.run.MOST_SECONDS", 1e-9)
+    monkeypatch.setattr("neuroshard_trainer.run.WARM_UP_STEPS", 1)
+    monkeypatch.setattr("neuroshard_trainer.training.LEAST_TIMED_STEPS", enough)
+
+    assert run("--trial-steps", "40", data={"numSamples": 4000}) == ExitCode.OK
+
+    file = tmp_path / "run" / "trial" / "step-report.json"
+    assert file.exists() == reported
+    assert not reported or StepReport.read(file).first_step == 1
+    assert not reported or StepReport.read(file).num_steps < 10
+    assert saved_steps(file.parent) == []
+
+
 def test_a_table_of_means_is_trained_as_one(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The kernels are proven to average, the weights become others, and sums do not resume from them."""
     means = (TABLES[0].model_copy(update={"pooling": Pooling.MEAN}), *TABLES[1:])

@@ -92,7 +92,8 @@ def _parser() -> argparse.ArgumentParser:
         "--trial-steps",
         type=int,
         metavar="N",
-        help="take N steps, report their times in trial/ of --run-dir, save and evaluate nothing; default: train",
+        help="take N steps, or those of a minute, report their times in trial/ of --run-dir, save and evaluate "
+        "nothing; default: train",
     )
     parser.add_argument(
         "--trace-steps", metavar="FIRST:END", help="steps of which rank 0 writes a trace; default: none"

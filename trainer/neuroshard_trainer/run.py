@@ -18,7 +18,7 @@ from neuroshard_api.job.sizes import under_plan
 from neuroshard_api.job.stage_commands import CHECKPOINTS_FOLDER, PROGRESS_FILE, STEP_REPORT_FILE, TRIAL_FOLDER
 from neuroshard_api.job.training import TrainPipeline
 from neuroshard_api.job.training_job import DLRMTrainingJob
-from neuroshard_api.job.trial import WARM_UP_STEPS
+from neuroshard_api.job.trial import MOST_SECONDS, WARM_UP_STEPS
 from neuroshard_api.job.variants import inline_tables, without_variants
 from neuroshard_api.process.errors import InputError
 from torch import nn
@@ -160,7 +160,7 @@ def try_out(job: DLRMTrainingJob, places: RunPaths, *, steps: int, device: Devic
     Args:
         job: what is trained.
         places: of the training. What the trial writes is in a folder of the run directory.
-        steps: to take; fewer where the data end.
+        steps: to take; fewer where the data end, or after `MOST_SECONDS`.
         device: what to compute on.
 
     Raises:
@@ -177,7 +177,7 @@ def try_out(job: DLRMTrainingJob, places: RunPaths, *, steps: int, device: Devic
     _make_folder(own.run_dir)
     process = start_process(tried, plan, launched, device, nccl_log_folder=own.run_dir)
     with lost_peers(lambda: "in the trial", trains=lambda: True), Heartbeat(lambda: "in the trial"):
-        set_up(tried, plan, own, process, warm_up_steps=WARM_UP_STEPS).try_out()
+        set_up(tried, plan, own, process, warm_up_steps=WARM_UP_STEPS).try_out(warm_up_steps=WARM_UP_STEPS)
 
 
 def trial_of(job: DLRMTrainingJob, steps: int) -> DLRMTrainingJob:
@@ -194,7 +194,7 @@ def trial_of(job: DLRMTrainingJob, steps: int) -> DLRMTrainingJob:
     )
     of_checkpoints = spec.experimental.checkpoint.model_copy(update={"resume_policy": ResumePolicy.NONE})
     experimental = spec.experimental.model_copy(update={"checkpoint": of_checkpoints, "watch_drift": False})
-    checkpoint = spec.checkpoint.model_copy(update={"every_steps": None, "every_seconds": 0})
+    checkpoint = spec.checkpoint.model_copy(update={"every_steps": None, "every_seconds": MOST_SECONDS})
     changed = {"training": training, "experimental": experimental, "checkpoint": checkpoint}
     return job.model_copy(update={"spec": spec.model_copy(update=changed)})
 

@@ -24,6 +24,7 @@ from neuroshard_api.documents.progress import (
 )
 from neuroshard_api.job.replanning import ReplanningMode
 from neuroshard_api.job.training import Checkpoint, Training
+from neuroshard_api.job.trial import LEAST_TIMED_STEPS
 from neuroshard_api.lifecycle.restart_price import is_checkpoint_due
 from neuroshard_api.process.errors import InputError, StorageError
 from torch.nn.functional import binary_cross_entropy_with_logits
@@ -214,20 +215,26 @@ class TrainingLoop:
         self._progress.write(self.step)
         return self._progress.metrics
 
-    def try_out(self) -> None:
-        """Take all steps, and save and evaluate nothing. A signal ends this process at once. Raises as `run` does."""
+    def try_out(self, *, warm_up_steps: int) -> None:
+        """Take all steps, fewer where a checkpoint by time would be due, and save and evaluate nothing.
+
+        A signal ends this process at once. The report is of the steps after the first ones. Where the time is over
+        before there are `LEAST_TIMED_STEPS` of them, there is none. Raises as `run` does.
+        """
         vote = StepVote(self._process.group, clock=self._clock)
-        self._train(vote)
+        for wish in self._steps(vote):
+            self._check_narrow_types()
+            self._check_gradients()
+            if self.step == warm_up_steps:
+                self._reporter.forget_steps()
+            if wish is Wish.SAVE:
+                if self.step >= warm_up_steps + LEAST_TIMED_STEPS:
+                    self._reporter.report()
+                break
         vote.close()
 
     def _train(self, vote: StepVote) -> None:
-        self._trace.begin_step(self.step)
-        for loss in self._losses():
-            self._add_loss(loss)
-            wish = self._wish(vote, save_is_due=self._save_is_due())
-            self._reporter.end_step()
-            self.step += 1
-            self._trace.begin_step(self.step)
+        for wish in self._steps(vote):
             if self.step % self._training.log_every_steps == 0:
                 self._log()
             if wish is Wish.STOP:
@@ -239,6 +246,17 @@ class TrainingLoop:
                 if self._reached_target():
                     self._reporter.report()
                     return
+
+    def _steps(self, vote: StepVote) -> Iterator[Wish]:
+        """Take all steps, and give the next action of all ranks after each."""
+        self._trace.begin_step(self.step)
+        for loss in self._losses():
+            self._add_loss(loss)
+            wish = self._wish(vote, save_is_due=self._save_is_due())
+            self._reporter.end_step()
+            self.step += 1
+            self._trace.begin_step(self.step)
+            yield wish
 
     def _wish(self, vote: StepVote, *, save_is_due: bool) -> Wish:
         """Return the next action of all ranks. Raises StorageError on all where a background checkpoint failed."""

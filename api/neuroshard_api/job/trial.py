@@ -15,6 +15,10 @@ WARM_UP_STEPS: Final = 10
 _MOST_STEPS: Final = 110
 """Times of 100 steps, as a step report has."""
 _LEAST_STEPS: Final = 40
+LEAST_TIMED_STEPS: Final = 10
+"""Of a trial whose time is over, for a report: fewer say less than a prediction."""
+MOST_SECONDS: Final = 60
+"""Of all steps: a minute of a training whose steps are far slower than predicted is enough to know it."""
 _SECONDS: Final = 10.0
 """Of predicted steps: about as long as the start of the processes takes."""
 _MS_PER_SECOND: Final = 1000.0

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from neuroshard_api.job.stage_commands import STEP_REPORT_FILE
-from neuroshard_api.job.trial import trial_steps, wants_trial
+from neuroshard_api.job.trial import LEAST_TIMED_STEPS, MOST_SECONDS, WARM_UP_STEPS, trial_steps, wants_trial
 
 from neuroshard_cli.local.directory import RunDirectory, file_digest
 from neuroshard_cli.local.inputs import digest, machine, versions
@@ -72,6 +72,9 @@ class PlanTrial:
         else:
             self._failed_for = self._inputs
             return f"{error}; the training begins without it"
+        if text is None:
+            least = WARM_UP_STEPS + LEAST_TIMED_STEPS
+            return f"fewer than {least} steps in {MOST_SECONDS} s; the training begins without it"
         found = trial_in(self._directory)
         if found is None:
             return ""

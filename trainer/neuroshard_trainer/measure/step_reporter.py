@@ -299,6 +299,13 @@ class StepReporter:
             if self.drift is not None and self.drift.start_ms is None:
                 self.drift.start_ms = process_age_ms()
 
+    def forget_steps(self) -> None:
+        """Leave all steps so far out of the next reports."""
+        self._take_in()
+        self._steps.clear()
+        self._parts.clear()
+        self._processor_wait.share_since_last()
+
     def report(self) -> StepReport | None:
         """Collect the medians of all ranks and write them. All ranks must call this, after at least one step.
 

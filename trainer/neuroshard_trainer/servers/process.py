@@ -67,5 +67,8 @@ class ServerReporter:
     def end_step(self) -> None:
         """Measure nothing."""
 
+    def forget_steps(self) -> None:
+        """Forget nothing: nothing was measured."""
+
     def report(self) -> None:
         """Report nothing."""
