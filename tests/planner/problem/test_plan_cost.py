@@ -6,7 +6,7 @@ from neuroshard_api.documents.request import ComputePeak
 from neuroshard_api.documents.tables import Pooling
 from neuroshard_planner.baselines.greedy import dim_greedy
 from neuroshard_planner.plans.checks import plan_problems
-from neuroshard_planner.problem.plan_cost import Exchanges, device_costs, device_traffic, predicted_cost, simulated_cost
+from neuroshard_planner.problem.plan_cost import device_traffic, predicted_cost, simulated_cost
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.shard_kinds import ShardSize
 from neuroshard_planner.problem.step_cost import Collective
@@ -16,21 +16,18 @@ from support.planner.searches import placed, planned, problem_of
 
 
 def test_a_device_waits_for_the_slowest_forward_compute() -> None:
-    """The step is the slowest forward, the slowest backward and both all-to-alls."""
-    compute = np.array([[1.0, 5.0], [3.0, 2.0], [0.0, 0.0]])
-    traffic = np.zeros((3, len(Collective)))
-    traffic[:, Collective.POOLED_EMBEDDINGS] = 8.0, 16.0, 0.0
-    exchanges = Exchanges(
-        directions_ms={Collective.INDICES: (0.125, 0.0), Collective.POOLED_EMBEDDINGS: (0.5, 0.25)},
-        dense_update_ms=0.0,
-        source="simulated:test",
-    )
+    """The step is the slowest forward, the slowest backward and all exchanges."""
+    problem = problem_of(request(*tables(3)))
 
-    found = device_costs(problem_of(request()), compute, traffic, exchanges)
+    found = predicted_cost(problem, placed(problem, (0, 64, 0), (1, 64, 0), (2, 64, 1)), "simulated:test")
 
-    assert [device.wait_ms for device in found.devices] == [2.0, 0.0, 3.0]
-    assert [device.embedding_dim_sum for device in found.devices] == [8, 16, 0]
-    assert found.total_ms == 3.0 + 5.0 + 0.875
+    first, *_, last = found.devices
+    assert first.wait_ms == 0.0
+    assert [each.wait_ms + each.forward_compute_ms for each in found.devices] == [first.forward_compute_ms] * 4
+    assert [each.embedding_dim_sum for each in found.devices] == [128, 64, 0, 0]
+    exchanges_ms = last.input_communication_ms + last.forward_communication_ms + last.backward_communication_ms
+    slowest_ms = first.forward_compute_ms + max(each.backward_compute_ms for each in found.devices)
+    assert found.total_ms == pytest.approx(slowest_ms + exchanges_ms)
     assert found.source == "simulated:test"
 
 
@@ -129,13 +126,11 @@ def test_column_shards_are_simulated_as_they_are_cut() -> None:
 
 def test_where_the_passes_are_joint_a_device_waits_for_the_slowest_sum() -> None:
     """All devices' terms sum to the step."""
-    problem = problem_of(request(compute_peak=ComputePeak.JOINT))
-    compute = np.array([[1.0, 5.0], [3.0, 2.0]])
-    exchanges = Exchanges(
-        directions_ms={Collective.POOLED_EMBEDDINGS: (0.5, 0.25)}, dense_update_ms=0.0, source="simulated:test"
-    )
+    problem = problem_of(request(*tables(3), compute_peak=ComputePeak.JOINT))
 
-    found = device_costs(problem, compute, np.zeros((2, len(Collective))), exchanges)
+    found = predicted_cost(problem, placed(problem, (0, 64, 0), (1, 64, 0), (2, 64, 1)), "simulated:test")
 
-    assert [device.wait_ms for device in found.devices] == [0.0, 1.0]
-    assert found.total_ms == 6.0 + 0.75
+    slowest = found.devices[0].forward_compute_ms + found.devices[0].backward_compute_ms
+    for each in found.devices:
+        assert each.forward_compute_ms + each.backward_compute_ms + each.wait_ms == pytest.approx(slowest)
+        assert each.total_ms == pytest.approx(found.total_ms)
