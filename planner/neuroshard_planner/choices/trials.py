@@ -96,8 +96,27 @@ class Trials:
             finish: makes the plan of the form from that of the request.
             added_ms: what ``finish`` adds to a plan's cost at least.
         """
-        trial = self._trial(
-            text, request, below_ms=below_ms, gains_on=gains_on, near=near, finish=finish, added_ms=added_ms
+        bound_ms: float | None = None
+        found: Plan | None = None
+        is_infeasible = False
+        try:
+            bound_ms = self.bound_ms(request) + added_ms
+            problem = _excluded(bound_ms, below_ms, gains_on)
+            found = None if problem is not None else self.plan(request)
+        except PlannerError as error:
+            problem, is_infeasible = request.in_its_names(str(error)), isinstance(error, InfeasibleError)
+        if found is not None:
+            found = found if near is None else cheaper_placement(found, near, costs=self.costs)
+            found = found if finish is None else finish(found)
+            if priced_ms(found) >= below_ms:
+                problem = f"its best plan takes {found.predicted.total_ms:.3f} ms"
+        trial = Trial(
+            text=text,
+            plan=found if problem is None else None,
+            total_ms=None if found is None else found.predicted.total_ms,
+            bound_ms=bound_ms,
+            problem=problem,
+            is_infeasible=is_infeasible,
         )
         self._tried.append(trial)
         return trial
@@ -123,41 +142,14 @@ class Trials:
         placement = placement_of(tables, problem)
         return predicted_cost(problem, placement, source) if problem.fits(placement) else None
 
-    def _trial(
-        self,
-        text: str,
-        request: PlanRequest,
-        *,
-        below_ms: float,
-        gains_on: Plan | None,
-        near: Plan | None,
-        finish: Callable[[Plan], Plan] | None,
-        added_ms: float,
-    ) -> Trial:
-        bound_ms = None
-        try:
-            bound_ms = self.bound_ms(request) + added_ms
-            if bound_ms >= below_ms:
-                return Trial(text=text, bound_ms=bound_ms, problem=f"no plan of it takes less than {bound_ms:.3f} ms")
-            if gains_on is not None and 0 < gains_on.lower_bound_ms <= bound_ms:
-                problem = (
-                    f"its lower bound, {bound_ms:.3f} ms, is not below {gains_on.lower_bound_ms:.3f} ms without it"
-                )
-                return Trial(text=text, bound_ms=bound_ms, problem=problem)
-            found = self.plan(request)
-        except PlannerError as error:
-            infeasible = isinstance(error, InfeasibleError)
-            problem = request.in_its_names(str(error))
-            return Trial(text=text, bound_ms=bound_ms, problem=problem, is_infeasible=infeasible)
-        if near is not None:
-            found = cheaper_placement(found, near, costs=self.costs)
-        if finish is not None:
-            found = finish(found)
-        total_ms = found.predicted.total_ms
-        if priced_ms(found) >= below_ms:
-            problem = f"its best plan takes {total_ms:.3f} ms"
-            return Trial(text=text, total_ms=total_ms, bound_ms=bound_ms, problem=problem)
-        return Trial(text=text, plan=found, total_ms=total_ms, bound_ms=bound_ms)
+
+def _excluded(bound_ms: float, below_ms: float, gains_on: Plan | None) -> str | None:
+    """Return the reason that a bound excludes a form. None: it may cost so little; see `Trials.tried`."""
+    if bound_ms >= below_ms:
+        return f"no plan of it takes less than {bound_ms:.3f} ms"
+    if gains_on is not None and 0 < gains_on.lower_bound_ms <= bound_ms:
+        return f"its lower bound, {bound_ms:.3f} ms, is not below {gains_on.lower_bound_ms:.3f} ms without it"
+    return None
 
 
 def least_gain(plan: Plan) -> float:
