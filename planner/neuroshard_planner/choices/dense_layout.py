@@ -6,6 +6,7 @@ alone first; the dense part takes the fastest layout of what is left, and the ta
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import product
 
 from neuroshard_api.documents.dense_layout import (
@@ -96,59 +97,10 @@ def joint_plan(request: PlanRequest, *, costs: TransferModel, search: Search) ->
         return search(request)
     choices = request.dense_choices or DenseChoices()
     profile = divided(request.dense, choices)
-    found = _next_to_tables(request, profile, choices, costs=costs, search=search)
+    found = _JointSearch(request, profile, choices, costs=costs, search=search).plan()
     if choices.splitting is not SplittingChoice.ALWAYS or any(unit.operators for unit in profile.units):
         return found
     return found.model_copy(update={"warnings": (*found.warnings, _NOTHING_TO_SPLIT)})
-
-
-def _next_to_tables(
-    request: PlanRequest, profile: DenseProfile, choices: DenseChoices, *, costs: TransferModel, search: Search
-) -> Plan:
-    """Return the joint plan. Raises InfeasibleError."""
-    failure: InfeasibleError | None = None
-    if not excludes_replicas(choices):
-        try:
-            return search(request)
-        except InfeasibleError as error:
-            failure = error
-    needed = _least_of_tables(request)
-    tried = _groups(request, choices)
-    search = remembered(search)
-    smallest = _layouts(request, profile, costs=costs, choices=choices, groups=tried[-1]).candidates[0]
-    hopeless = _no_room(request, smallest, needed_bytes=needed, search=search)
-    failure = failure or hopeless
-    for groups, permitted in product(tried, _stages(choices)) if hopeless is None else ():
-        layouts = _layouts(request, profile, costs=costs, choices=permitted, groups=groups)
-        may_be_skipped = permitted is choices and groups != tried[-1]
-        if needed is not None and may_be_skipped and _left_bytes(request, layouts.candidates[0]) < needed:
-            continue
-        for chosen in _attempts(request, layouts.candidates, needed_bytes=needed):
-            if chosen.is_plain and failure is not None:
-                continue
-            try:
-                return _planned(request, layouts, chosen, search=search)
-            except InfeasibleError as error:
-                failure = failure or error
-    assert failure is not None, "there is a candidate, and it was searched"
-    raise InfeasibleError(f"{failure}{_dense_remedy(request, profile, costs=costs, needed_bytes=needed)}") from failure
-
-
-def _no_room(
-    request: PlanRequest, smallest: LayoutCandidate, *, needed_bytes: int | None, search: Search
-) -> InfeasibleError | None:
-    """Return the error that nothing fits next to the smallest layout, and so to no other. None: something may.
-
-    Tables that pack by columns fit. Others may fit by rows, or in host memory, which a search has to tell. One that
-    finds nothing is taken to find nothing with less room, which is assumed: a search does not prove that nothing fits.
-    """
-    if needed_bytes is not None and _left_bytes(request, smallest) >= needed_bytes:
-        return None
-    try:
-        search(_with(request, smallest))
-    except InfeasibleError as error:
-        return error
-    return None
 
 
 def excludes_replicas(choices: DenseChoices) -> bool:
@@ -160,14 +112,6 @@ def _asks_for_shards(choices: DenseChoices) -> bool:
     return choices.policy is DensePolicy.SHARD or any(
         each.strategy is not DenseStrategy.REPLICATE for each in choices.units or ()
     )
-
-
-def _groups(request: PlanRequest, choices: DenseChoices) -> tuple[tuple[DenseGroup, ...], ...]:
-    """Return the groups that are tried; where shards are asked for, those with two devices if there are some."""
-    tried = groups_of(choices.group, request.topology)
-    if not _asks_for_shards(choices):
-        return tried
-    return tuple(groups for groups in tried if any(group_size(each, request.topology) > 1 for each in groups)) or tried
 
 
 def _stages(choices: DenseChoices) -> tuple[DenseChoices, ...]:
@@ -183,99 +127,149 @@ def _stages(choices: DenseChoices) -> tuple[DenseChoices, ...]:
     return choices.model_copy(update={"policy": DensePolicy.REPLICATE, "checkpointing": checkpointing}), choices
 
 
-def _layouts(
-    request: PlanRequest,
-    profile: DenseProfile,
-    *,
-    costs: TransferModel,
-    choices: DenseChoices,
-    groups: Sequence[DenseGroup],
-) -> Layouts:
-    options = UnitOptions(profile, request.topology, costs=costs, choices=choices, groups=groups)
-    return Layouts(profile, options, copies_transfers=request.topology.device.is_cpu)
+class _JointSearch:
+    """The search of a layout of a request's dense part, and of its tables next to it."""
 
+    def __init__(
+        self,
+        request: PlanRequest,
+        profile: DenseProfile,
+        choices: DenseChoices,
+        *,
+        costs: TransferModel,
+        search: Search,
+    ) -> None:
+        self._request, self._profile, self._choices = request, profile, choices
+        self._topology = request.topology
+        self._costs = costs
+        self._search = remembered(search)
 
-def _least_of_tables(request: PlanRequest) -> int | None:
-    """Return the least memory for shards on each device at which the tables pack by columns. None: at none."""
-    units = resolve_units(request)
-    packing = Packing(request, units, allowed_devices(request, units))
-    return least_capacity(packing, above_bytes=max(1, sum(packing.whole_bytes) // packing.num_devices - 1))
+    def plan(self) -> Plan:
+        """Return the joint plan. Raises InfeasibleError."""
+        choices = self._choices
+        failure: InfeasibleError | None = None
+        if not excludes_replicas(choices):
+            try:
+                return self._search(self._request)
+            except InfeasibleError as error:
+                failure = error
+        tried = self._groups()
+        hopeless = self._no_room(self._layouts(choices, tried[-1]).candidates[0])
+        failure = failure or hopeless
+        for groups, permitted in product(tried, _stages(choices)) if hopeless is None else ():
+            layouts = self._layouts(permitted, groups)
+            may_be_skipped = permitted is choices and groups != tried[-1]
+            if may_be_skipped and self._leaves(layouts.candidates[0]) is False:
+                continue
+            for chosen in self._attempts(layouts.candidates):
+                if chosen.is_plain and failure is not None:
+                    continue
+                try:
+                    return self._planned(layouts, chosen)
+                except InfeasibleError as error:
+                    failure = failure or error
+        assert failure is not None, "there is a candidate, and it was searched"
+        raise InfeasibleError(f"{failure}{self._remedy()}") from failure
 
+    @cached_property
+    def _needed_bytes(self) -> int | None:
+        """The least memory for shards on each device at which the tables pack by columns. None: at none."""
+        units = resolve_units(self._request)
+        packing = Packing(self._request, units, allowed_devices(self._request, units))
+        return least_capacity(packing, above_bytes=max(1, sum(packing.whole_bytes) // packing.num_devices - 1))
 
-def _with(request: PlanRequest, candidate: LayoutCandidate) -> PlanRequest:
-    """Return the request with the dense part in a layout."""
-    return request.model_copy(update={"dense_memory": None if candidate.is_plain else candidate.memory})
+    def _with(self, candidate: LayoutCandidate) -> PlanRequest:
+        """Return the request with the dense part in a layout."""
+        return self._request.model_copy(update={"dense_memory": None if candidate.is_plain else candidate.memory})
 
+    def _left_bytes(self, candidate: LayoutCandidate) -> int:
+        """Return the bytes that a dense part leaves for shards on each device."""
+        return MemoryLedger(self._with(candidate)).shard_capacity_bytes
 
-def _left_bytes(request: PlanRequest, candidate: LayoutCandidate) -> int:
-    """Return the bytes that a dense part leaves for shards on each device."""
-    return MemoryLedger(_with(request, candidate)).shard_capacity_bytes
+    def _leaves(self, candidate: LayoutCandidate, *, share: float = 1.0) -> bool | None:
+        """Return whether a layout leaves that share of what the tables need. None: by columns they fit next to none."""
+        needed = self._needed_bytes
+        return None if needed is None else self._left_bytes(candidate) >= needed * share
 
+    def _no_room(self, smallest: LayoutCandidate) -> InfeasibleError | None:
+        """Return the error that nothing fits next to the smallest layout, and so to no other. None: something may.
 
-def _enough(needed_bytes: int) -> float:
-    """Return the share of memory to leave where the tables need this much."""
-    return needed_bytes * (1 + SLACK)
+        Tables that pack by columns fit. Others may fit by rows, or in host memory, which a search has to tell. One that
+        finds nothing is taken to find nothing with less room, which is assumed: a search does not prove that nothing
+        fits.
+        """
+        if self._leaves(smallest):
+            return None
+        try:
+            self._search(self._with(smallest))
+        except InfeasibleError as error:
+            return error
+        return None
 
-
-def _attempts(
-    request: PlanRequest, candidates: Sequence[LayoutCandidate], *, needed_bytes: int | None
-) -> Iterator[LayoutCandidate]:
-    """Yield the fastest candidate that leaves the tables what they need, then a smaller one and the smallest.
-
-    Tables by rows, or in host memory, may need less than by columns: where no candidate leaves enough, the smallest is
-    tried all the same.
-    """
-    last = len(candidates) - 1
-    if needed_bytes is not None:
-        # What is left falls along the candidates, which are by memory.
-        found = bisect_right(candidates, -_enough(needed_bytes), key=lambda each: -_left_bytes(request, each))
-        last = max(0, found - 1)
-    yield from (candidates[index] for index in dict.fromkeys((last, last // 2, 0)))
-
-
-def _planned(request: PlanRequest, layouts: Layouts, chosen: LayoutCandidate, *, search: Search) -> Plan:
-    plan = search(_with(request, chosen))
-    warnings = list(plan.warnings)
-    if _asks_for_shards(request.dense_choices or DenseChoices()) and all(
-        each.shared_by == 1 for each in chosen.options
-    ):
-        warnings.append(
-            "dense_choices: units are to be sharded, and no group of devices that may share them has two; all are "
-            "replicated; hint: give more devices, or set the group to auto"
+    def _groups(self) -> tuple[tuple[DenseGroup, ...], ...]:
+        """Return the groups that are tried; where shards are asked for, those with two devices if there are some."""
+        tried = groups_of(self._choices.group, self._topology)
+        if not _asks_for_shards(self._choices):
+            return tried
+        return (
+            tuple(groups for groups in tried if any(group_size(each, self._topology) > 1 for each in groups)) or tried
         )
-    if chosen.is_plain:
-        return plan.model_copy(update={"warnings": tuple(warnings)})
-    layout = layouts.layout(chosen, source=f"simulated:{request.topology.device.name}")
-    if any(unit.group is DenseGroup.WORLD for unit in layout.units) and request.topology.num_domains > 1:
-        warnings.append(
-            f"dense: some units are shared by the devices of all nodes; {layout.exposed_ms:.3f} ms of collectives of "
-            f"the dense part are not hidden at {request.batch_size_per_device:,} samples per device"
-            f"; hint: give devices with "
-            "more memory, or set the group to node"
-        )
-    return plan.model_copy(update={"dense": layout, "warnings": tuple(warnings)})
 
+    def _layouts(self, choices: DenseChoices, groups: Sequence[DenseGroup]) -> Layouts:
+        options = UnitOptions(self._profile, self._topology, costs=self._costs, choices=choices, groups=groups)
+        return Layouts(self._profile, options, copies_transfers=self._topology.device.is_cpu)
 
-def _dense_remedy(
-    request: PlanRequest, profile: DenseProfile, *, costs: TransferModel, needed_bytes: int | None
-) -> str:
-    """Return the gain of other settings of the dense part, after a failure; empty: none.
+    def _attempts(self, candidates: Sequence[LayoutCandidate]) -> Iterator[LayoutCandidate]:
+        """Yield the fastest candidate that leaves the tables what they need, then a smaller one and the smallest.
 
-    Every unit without a strategy of its own is sharded, by any group, and checkpointed as the request permits.
-    """
-    own = request.dense_choices or DenseChoices()
-    choices = own.model_copy(update={"policy": DensePolicy.SHARD, "group": GroupChoice.AUTO})
-    groups = groups_of(GroupChoice.AUTO, request.topology)[-1]
-    smallest = _layouts(request, profile, costs=costs, choices=choices, groups=groups).candidates[0]
-    if smallest.memory.total_bytes >= profile.total_bytes:
-        return ""
-    settings = [] if may_shard(own, profile) else ["spec.training.denseParallelism.policy=Shard"]
-    if any(group not in groups_of(own.group, request.topology)[-1] for group in groups):
-        settings.append("spec.experimental.denseParallelism.group=Auto")
-    sizes = f"{format_bytes(smallest.memory.total_bytes)} in place of {format_bytes(profile.total_bytes)}"
-    if settings and needed_bytes is not None and _left_bytes(request, smallest) >= _enough(needed_bytes):
-        return f"; or shard the dense part ({'; '.join(settings)}): it then needs {sizes}"
-    is_sharded = any(each.shared_by > 1 for each in smallest.options)
-    is_checkpointed = any(each.checkpointed for each in smallest.options)
-    kept = " and ".join(word for word, counts in (("sharded", is_sharded), ("checkpointed", is_checkpointed)) if counts)
-    return f"; a {kept} dense part, {sizes}, is not enough by columns"
+        Tables by rows, or in host memory, may need less than by columns: where no candidate leaves enough, the smallest
+        is tried all the same.
+        """
+        last = len(candidates) - 1
+        if self._needed_bytes is not None:
+            # What is left falls along the candidates, which are by memory.
+            enough = self._needed_bytes * (1 + SLACK)
+            last = max(0, bisect_right(candidates, -enough, key=lambda each: -self._left_bytes(each)) - 1)
+        yield from (candidates[index] for index in dict.fromkeys((last, last // 2, 0)))
+
+    def _planned(self, layouts: Layouts, chosen: LayoutCandidate) -> Plan:
+        """Return the plan next to a layout. Raises InfeasibleError."""
+        plan = self._search(self._with(chosen))
+        warnings = list(plan.warnings)
+        if _asks_for_shards(self._choices) and all(each.shared_by == 1 for each in chosen.options):
+            warnings.append(
+                "dense_choices: units are to be sharded, and no group of devices that may share them has two; all are "
+                "replicated; hint: give more devices, or set the group to auto"
+            )
+        if chosen.is_plain:
+            return plan.model_copy(update={"warnings": tuple(warnings)})
+        layout = layouts.layout(chosen, source=f"simulated:{self._topology.device.name}")
+        if any(unit.group is DenseGroup.WORLD for unit in layout.units) and self._topology.num_domains > 1:
+            warnings.append(
+                f"dense: some units are shared by the devices of all nodes; {layout.exposed_ms:.3f} ms of collectives "
+                f"of the dense part are not hidden at {self._request.batch_size_per_device:,} samples per device"
+                "; hint: give devices with more memory, or set the group to node"
+            )
+        return plan.model_copy(update={"dense": layout, "warnings": tuple(warnings)})
+
+    def _remedy(self) -> str:
+        """Return the gain of other settings of the dense part, after a failure; empty: none.
+
+        Every unit without a strategy of its own is sharded, by any group, and checkpointed as the request permits.
+        """
+        own, profile = self._choices, self._profile
+        choices = own.model_copy(update={"policy": DensePolicy.SHARD, "group": GroupChoice.AUTO})
+        groups = groups_of(GroupChoice.AUTO, self._topology)[-1]
+        smallest = self._layouts(choices, groups).candidates[0]
+        if smallest.memory.total_bytes >= profile.total_bytes:
+            return ""
+        settings = [] if may_shard(own, profile) else ["spec.training.denseParallelism.policy=Shard"]
+        if any(group not in groups_of(own.group, self._topology)[-1] for group in groups):
+            settings.append("spec.experimental.denseParallelism.group=Auto")
+        sizes = f"{format_bytes(smallest.memory.total_bytes)} in place of {format_bytes(profile.total_bytes)}"
+        if settings and self._leaves(smallest, share=1 + SLACK):
+            return f"; or shard the dense part ({'; '.join(settings)}): it then needs {sizes}"
+        is_sharded = any(each.shared_by > 1 for each in smallest.options)
+        is_checkpointed = any(each.checkpointed for each in smallest.options)
+        kept = (word for word, counts in (("sharded", is_sharded), ("checkpointed", is_checkpointed)) if counts)
+        return f"; a {' and '.join(kept)} dense part, {sizes}, is not enough by columns"
