@@ -80,7 +80,7 @@ def exchanges(
         global_batch_size: samples of all trainers.
         costs: of exchanges on the trainers' node.
     """
-    link = topology.inter_node if pool.link is None and topology.num_nodes > 1 else pool.link
+    link = pool.link_to(topology)
     if link is None:
         return _on_node(traffic, topology, global_batch_size=global_batch_size, costs=costs)
     pooled_bytes = _VALUE_BYTES * global_batch_size * traffic.columns

@@ -37,7 +37,7 @@ KILL = "kill -9 $(grep -lz '^LOCAL_RANK=0' /proc/[0-9]*/environ 2>/dev/null | cu
 
 
 def served_job(name: str, **spec: Any) -> Object:
-    """Return a job of two trainers in one pod and one embedding server."""
+    """Return a job of two trainers, in one pod, and one embedding server."""
     defaults = {
         "model": {"embeddingTables": jobs.TABLES, "batchSizePerDevice": 256, "embeddingOptimizer": "SGD"},
         "trainer": TRAINER,
@@ -52,7 +52,8 @@ def with_plan(kubectl: Kubectl, job: Object) -> Object:
     asked = DLRMTrainingJob.from_data(job)
     tables = asked.spec.model.inline_tables("shop")
     assert tables is not None
-    made = builders.plan(plan_request(asked, tables=tables, topology=builders.topology(2, device=CPU)))
+    topology = builders.topology(2, num_nodes=asked.spec.trainer.num_nodes, device=CPU)
+    made = builders.plan(plan_request(asked, tables=tables, topology=topology))
     plan = GivenPlan(algorithm=made.algorithm, tables=made.tables, servers=made.servers, request=made.request)
     kubectl.apply(
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "plan"}, "data": {"plan.json": plan.to_json()}}
@@ -88,6 +89,29 @@ def test_a_job_with_a_server_trains_to_its_end(namespace: Namespace) -> None:
     assert f"hold the shards of plan {seen['plan']['hash'].removeprefix('sha256:')[:12]}" in log
     completed = lambda: server(kubectl)["status"]["phase"]  # noqa: E731
     eventually("the server has ended well", completed, accept="Succeeded".__eq__)
+
+
+def test_trainers_of_two_nodes_share_a_server(namespace: Namespace) -> None:
+    """Each node has a trainer; the server's rank comes after both, and its tables are for both."""
+    kubectl = namespace.kubectl
+    trainer = {**TRAINER, "numNodes": 2, "numProcPerNode": 1}
+    spread = {  # an affinity that keeps workers apart would keep the server from both nodes
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {jobs.JOB_LABEL: "shop", jobs.ROLE_LABEL: "worker"}},
+    }
+    template = {"spec": {"terminationGracePeriodSeconds": 10, "topologySpreadConstraints": [spread]}}
+    kubectl.apply(with_plan(kubectl, served_job("shop", trainer=trainer, podTemplate=template)))
+    running = jobs.wait_for_stage(kubectl, "shop", "Running", "Succeeded", within_s=TRAINS_WITHIN_S)
+    nodes = {pod["spec"]["nodeName"] for pod in jobs.workers(kubectl, "shop").values()}
+    seen = jobs.wait_for_stage(kubectl, "shop", "Succeeded", within_s=TRAINS_WITHIN_S)
+    log = kubectl("logs", jobs.workers(kubectl, "shop")["0"]["metadata"]["name"], "--container=trainer")
+
+    assert (running["workers"]["desired"], running["servers"]["desired"]) == (2, 1)
+    assert len(nodes) == 2
+    assert seen.get("restarts", 0) == 0
+    assert f"hold the shards of plan {seen['plan']['hash'].removeprefix('sha256:')[:12]}" in log
 
 
 @pytest.mark.parametrize(

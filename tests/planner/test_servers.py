@@ -117,10 +117,6 @@ def test_what_servers_do_not_go_with_is_refused(fields: dict[str, Any], message:
 
 UNTRAINED: dict[str, tuple[dict[str, Any], str]] = {
     "GPUs": ({"topology": builders.topology(2)}, "servers: serve trainers on CPUs"),
-    "several nodes": (
-        {"topology": builders.topology(2, num_nodes=2, device=CPU)},
-        "servers: serve the trainers of one",
-    ),
     "a pipeline": ({"pipeline": Pipeline.SPARSE_DIST}, "pipeline: is sparse-dist"),
 }
 

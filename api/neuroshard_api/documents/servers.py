@@ -18,7 +18,7 @@ from neuroshard_api.documents.counts import MAX_MEMORY_BYTES, PositiveCount
 from neuroshard_api.documents.dense_layout import DensePolicy
 from neuroshard_api.documents.document import Value
 from neuroshard_api.documents.tables import Table
-from neuroshard_api.documents.topology import Link
+from neuroshard_api.documents.topology import Link, Topology
 from neuroshard_api.sharding.kernels import kernel_problem
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ class ServerPool(Value):
     cores: PositiveCount | None = None
     """Of each server, for all of its processes. If unset: one of each process."""
     link: Link | None = None
-    """What a server sends to trainers, and receives at the same time. If unset: its processes are on the trainers'
-    node, and exchange as these do; next to several nodes that between nodes."""
+    """What a server sends to trainers, and receives at the same time. If unset: next to trainers on the CPUs of one
+    node its processes are there too, and exchange as these do; elsewhere that between nodes."""
     policy: ServerPolicy = ServerPolicy.NEVER
     """Whether further tables than those that are named may be on servers."""
     tables: tuple[str, ...] = ()
@@ -70,6 +70,11 @@ class ServerPool(Value):
     def cores_per_process(self) -> float:
         """Cores of each process."""
         return 1.0 if self.cores is None else self.cores / self.processes
+
+    def link_to(self, topology: Topology) -> Link | None:
+        """Return the link of a server to trainers. None: its processes are on their node, and exchange as they do."""
+        is_there = topology.device.is_cpu and topology.num_nodes == 1
+        return topology.inter_node if self.link is None and not is_there else self.link
 
 
 MOST_LOOKUPS = 4.0
@@ -140,8 +145,6 @@ def untrained_servers(request: "PlanRequest") -> str | None:
             f"servers: serve trainers on CPUs, and the devices are {request.topology.device.name}"
             "; hint: give host memory of the GPU nodes (topology.host_memory), or leave servers out"
         )
-    if request.topology.num_nodes > 1:
-        return "servers: serve the trainers of one node; hint: give one node, or leave servers out"
     if request.pipeline.value != "none":
         return f"pipeline: is {request.pipeline.value}, and servers answer one batch after the other; hint: set none"
     return None

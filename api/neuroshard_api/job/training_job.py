@@ -217,10 +217,10 @@ _SERVER_RULES = (
         "experimental.embeddingServers answer one batch after the other; hint: set experimental.pipeline to None",
     ),
     _with_servers(
-        "self.trainer.numNodes == 1",
-        lambda spec: spec.trainer.num_nodes == 1,
-        "experimental.embeddingServers serve the trainers of one node; hint: set trainer.numNodes to 1, or leave "
-        "embeddingServers out",
+        "!has(self.experimental.elastic)",
+        lambda spec: spec.experimental.elastic is None,
+        "experimental.embeddingServers serve one number of nodes, and experimental.elastic changes it; hint: leave one "
+        "of them out",
     ),
     _with_servers(
         f"!{HAS_GPUS}",

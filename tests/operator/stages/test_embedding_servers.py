@@ -8,6 +8,7 @@ from support import builders
 from support.operator.operator_process import JOB
 from support.operator.server_story import SERVED, SERVERS, ServerStory
 
+TWO_NODES = {"numNodes": 2, "numProcPerNode": 2}
 OF_FIRST, OF_SECOND = ["job-server-0"], ["job-server-0", "job-server-1"]
 
 
@@ -30,6 +31,40 @@ def test_servers_are_nodes_after_those_of_the_workers() -> None:
     assert (workers["PET_NPROC_PER_NODE"], servers["PET_NPROC_PER_NODE"]) == ("2", "3")
     assert "NEUROSHARD_NODES_BEFORE" not in workers
     assert servers["NEUROSHARD_NODES_BEFORE"] == "1"
+
+
+def test_workers_of_several_nodes_come_before_servers() -> None:
+    """All pods of both Jobs meet at the first worker, are awaited together, and are counted apart."""
+    story = ServerStory(trainer=TWO_NODES).planned()
+    workers, servers = environment(story, names.WORKER), environment(story, names.SERVER)
+
+    assert {each["PET_NNODES"] for each in (workers, servers)} == {"4"}
+    assert {each["PET_RDZV_ENDPOINT"] for each in (workers, servers)} == {"job-worker-0-0.job-workers:29500"}
+    assert (workers["PET_NPROC_PER_NODE"], servers["PET_NPROC_PER_NODE"]) == ("2", "3")
+    assert servers["NEUROSHARD_NODES_BEFORE"] == "2"
+    first, second = story.pods(names.WORKER)
+    for pod in (first, *story.pods(names.SERVER)):
+        story.world.start_pod(pod)
+    story.later(COUNTS_EVERY_S)
+    assert story.status["message"] == "1 of 2 workers are ready, 2 of 2 embedding servers"
+    story.world.start_pod(second)
+    story.settle()
+    assert story.seen == ("Running", "AllWorkersReady")
+
+
+def test_a_worker_of_another_node_that_fails_starts_all_again() -> None:
+    """Its peers on other nodes and the servers end with 7, and it is the cause."""
+    story = ServerStory(trainer=TWO_NODES).running()
+    first, failed = story.pods(names.WORKER)
+    for pod in (first, *story.pods(names.SERVER)):
+        story.world.end_pod(pod, 7)
+    story.world.end_pod(failed, 137)
+    story.settle()
+    story.bury()
+
+    assert (story.jobs(names.WORKER), story.jobs(names.SERVER)) == (["job-worker-0", "job-worker-1"], OF_SECOND)
+    assert story.status["lastFailure"]["podName"] == failed["metadata"]["name"]
+    assert story.world.doubled == []
 
 
 def test_servers_have_their_own_memory_and_the_rights_of_workers() -> None:

@@ -43,6 +43,15 @@ def test_workers_and_servers_of_a_queued_job_wait_as_one() -> None:
     assert story.world.too_early == []
 
 
+def test_a_job_set_has_all_workers_of_several_nodes() -> None:
+    """Kueue admits two workers and two servers at once."""
+    story = QueuedServerStory(trainer={"numNodes": 2, "numProcPerNode": 2}).running()
+
+    parts = only(story, names.JOB_SET)["spec"]["replicatedJobs"]
+    assert {each["name"]: each["template"]["spec"]["parallelism"] for each in parts} == {"workers": 2, "servers": 2}
+    assert story.seen == ("Running", "AllWorkersReady")
+
+
 @pytest.mark.parametrize("role", [names.WORKER, names.SERVER])
 def test_a_failure_of_one_ends_both_and_starts_both_again(role: str) -> None:
     """It counts once, its cause is found, and the JobSet before stays for its logs."""

@@ -401,10 +401,10 @@ RULES = (
         experimental={"embeddingServers": SERVERS},
     ),
     broken_rule(
-        "servers-of-two-nodes",
+        "servers-of-any-number-of-nodes",
         "spec",
-        "experimental.embeddingServers serve the trainers of one node; hint: set trainer.numNodes to 1, or leave "
-        "embeddingServers out",
+        "experimental.embeddingServers serve one number of nodes, and experimental.elastic changes it; hint: leave one "
+        "of them out",
         experimental={**SERVED, "elastic": {"minNodes": 1}},
         trainer={"numNodes": 2},
     ),

@@ -1,15 +1,16 @@
-"""Plans of two trainers with embedding servers, and what else the jobs of these plans say."""
+"""Plans of two or four trainers with embedding servers, and what else the jobs of these plans say."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from neuroshard_api.documents.plan import Plan, ServedTables
+from neuroshard_api.documents.plan import GivenPlan, Plan, ServedTables
 from neuroshard_api.documents.request import Pipeline
 from neuroshard_api.documents.servers import ServerPool
 from neuroshard_api.documents.tables import Optimizer, Table
 from support import builders
+from support.planner.placements import given_plan, grid, on_node
 from support.trainer.trainer_builders import TABLES, Cuts, placement, plan_of
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
@@ -32,11 +33,16 @@ SPEC: Mapping[str, Any] = {
 
 
 def planned(
-    num_servers: int, optimizer: Optimizer, *, tables: Sequence[Table] = TABLES, pool: ServerPool | None = None
+    num_servers: int,
+    optimizer: Optimizer,
+    *,
+    tables: Sequence[Table] = TABLES,
+    pool: ServerPool | None = None,
+    num_nodes: int = 1,
 ) -> Plan:
     """Return a plan for two trainers and servers."""
     fields: dict[str, Any] = {
-        "topology": builders.topology(2, device=CPU),
+        "topology": builders.topology(2, num_nodes=num_nodes, device=CPU),
         "pipeline": Pipeline.NONE,
         "optimizer": optimizer,
         "batch_size_per_device": 8,
@@ -49,6 +55,28 @@ def planned(
     near = plan_of(NEAR, tables=tables[1:], world_size=2, **fields)
     request = whole.request.model_copy(update={"servers": pool})
     return near.model_copy(update={"request": request, "servers": ServedTables(tables=far)})
+
+
+TWO_NODES = builders.topology(4, num_nodes=2, device=CPU)
+
+
+def planned_by_node(num_servers: int, optimizer: Optimizer) -> GivenPlan:
+    """Return a plan for four trainers on two nodes and servers, with tables that are cut by the rows of a node."""
+    user, item, country = TABLES
+    pool = ServerPool(count=num_servers, memory_bytes=4 * builders.GIB, tables=("user",)) if num_servers else None
+    request = builders.request(
+        *TABLES,
+        topology=TWO_NODES,
+        pipeline=Pipeline.NONE,
+        optimizer=optimizer,
+        batch_size_per_device=8,
+        servers=pool,
+    )
+    near = (on_node(item, 1, TWO_NODES), grid(country, TWO_NODES, (0, 8), (1, 8)))
+    far = placement(user, FAR[num_servers]["user"])
+    if pool is None:
+        return given_plan(request, far, *near)
+    return GivenPlan(algorithm=request.algorithm, tables=near, servers=ServedTables(tables=(far,)), request=request)
 
 
 def tensors(checkpoint: Path) -> dict[str, torch.Tensor]:

@@ -17,7 +17,7 @@ from neuroshard_trainer.drift.placement import FeaturePlacement
 from neuroshard_trainer.sharding.live_sharding import LiveSharding
 from support import builders
 from support.trainer.rank_server import RankServer, output
-from support.trainer.served_plans import FAR, MODEL, OPTIMIZERS, SPEC, planned, tensors
+from support.trainer.served_plans import FAR, MODEL, OPTIMIZERS, SPEC, planned, planned_by_node, tensors
 from support.trainer.trainer_builders import TABLES, job_data, write_job, write_plan
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]
@@ -60,6 +60,23 @@ def test_a_step_with_servers_is_that_without(tmp_path: Path, ranks: RankServer, 
         assert [times.rank for times in report.ranks if times.server_ms] == [0, 1]
         progress = TrainingProgress.read(runs[count] / "progress.json")
         assert progress.metrics == pytest.approx(TrainingProgress.read(runs[0] / "progress.json").metrics, abs=1e-5)
+
+
+def test_a_step_of_several_nodes_with_servers_is_that_without(tmp_path: Path, ranks: RankServer) -> None:
+    """Tables that are cut by node are exchanged among the trainers alone, of which each node has equally many."""
+    optimizer, found = "RowWiseAdagrad", {}
+    model, training = {**MODEL, "embeddingOptimizer": optimizer}, {**SPEC["training"], "maxSteps": STEPS}
+    trainer = {"numNodes": 2, "numProcPerNode": 2}
+    job = write_job(tmp_path, job_data(**{**SPEC, "model": model, "training": training, "trainer": trainer}))
+    for count in FAR:
+        plan, run_dir = write_plan(tmp_path, planned_by_node(count, OPTIMIZERS[optimizer])), tmp_path / f"run-{count}"
+        arguments = [str(job), "--plan", str(plan), "--run-dir", str(run_dir)]
+        ranks.succeed(TRAINER, arguments, folder=tmp_path, count=4 + count, per_node=2)
+        found[count] = tensors(run_dir / LAST)
+    for count in (1, 2):
+        assert found[count].keys() == found[0].keys()
+        differences = {name: float((found[count][name] - wanted).abs().max()) for name, wanted in found[0].items()}
+        assert max(differences.values()) < 1e-6, differences
 
 
 @pytest.mark.parametrize("saved_by", [0, 2])

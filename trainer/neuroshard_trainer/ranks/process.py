@@ -28,6 +28,7 @@ from neuroshard_trainer.ranks.devices import (
 from neuroshard_trainer.ranks.failures import lost_peers
 from neuroshard_trainer.ranks.nccl_log import log_to, nccl_warning
 from neuroshard_trainer.ranks.peers import Peers
+from neuroshard_trainer.servers.nodes import join_nodes
 
 logger = logging.getLogger(__name__)
 
@@ -133,6 +134,13 @@ def start_process(
         warnings.append(nccl_warning(nccl_log, num_nodes=plan.num_nodes))
         if process.is_first:
             logger.info("%s", cuda.versions())
+    if num_servers and any(each.sharding_type.is_by_node for each in plan.tables):
+        join_nodes(
+            num_trainers=plan.num_devices,
+            per_node=plan.request.topology.devices_per_domain,
+            backend="gloo" if device.type == "cpu" else "nccl",
+            timeout_seconds=timeout_seconds,
+        )
     if process.is_first:
         for warning in filter(None, warnings):
             logger.warning("%s", warning)
