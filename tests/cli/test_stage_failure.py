@@ -39,6 +39,23 @@ def test_a_killed_rank_is_named() -> None:
 
 
 @pytest.mark.parametrize(
+    ("log", "sentence"),
+    [
+        (TORCHRUN.format(code=-9), "rank 1, embedding server 0, was killed by SIGKILL"),
+        (
+            "error: rank 1: memory is used up\n" + TORCHRUN.format(code=2),
+            "rank 1, embedding server 0: memory is used up",
+        ),
+        ("error: rank 0: no label\n" + TORCHRUN.format(code=2), "rank 0: no label"),
+    ],
+    ids=["killed", "with-a-sentence", "a-trainer"],
+)
+def test_a_rank_that_is_a_server_is_named_so(log: str, sentence: str) -> None:
+    """With its rank, by which logs name it."""
+    assert failure_of(1, log, names={1: "embedding server 0"}).sentence.startswith(sentence)
+
+
+@pytest.mark.parametrize(
     ("status", "log", "sentence"),
     [
         (1, "", "ended with exit code 1 and printed nothing"),

@@ -76,6 +76,11 @@ class ServerPool(Value):
         is_there = topology.device.is_cpu and topology.num_nodes == 1
         return topology.inter_node if self.link is None and not is_there else self.link
 
+    def process_name(self, process: int) -> str:
+        """Return the name of a process for a sentence: that of its server, where it has no other."""
+        server, own = divmod(process, self.processes)
+        return f"embedding server {server}" if self.processes == 1 else f"process {own} of embedding server {server}"
+
 
 MOST_LOOKUPS = 4.0
 """Lookups per sample that each server answers at most: above them servers take longer than all else of a step."""

@@ -2,7 +2,7 @@
 
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from neuroshard_api.process.exit_codes import ExitCode
@@ -13,6 +13,8 @@ SIGNALED = 128
 _OWN_SENTENCE = re.compile(r"(?:^|: )error: (?P<sentence>.+)")
 _WORKER = re.compile(r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<rank>\d+)")
 """How torchrun says which of its workers failed first; its own traceback follows, which helps no one."""
+_RANK = re.compile(r"^rank (?P<rank>\d+): ")
+"""How a trainer's own sentence begins."""
 _OF_TORCH = re.compile(r"^(\[rank\d+\]:)?[IW]\d{4} [\d:.]+ \d+ ")
 """How torch logs information and warnings of its own, which tell nothing of a stage."""
 RESUMES = "the same command then resumes"
@@ -31,17 +33,23 @@ class Failure:
     """The log's last lines."""
 
 
-def failure_of(status: int, log: str) -> Failure:
-    """Return the failure of a stage that ended with a status other than 0; a negative one is a signal."""
+def failure_of(status: int, log: str, *, names: Mapping[int, str] | None = None) -> Failure:
+    """Return the failure of a stage that ended with a status other than 0; a negative one is a signal.
+
+    Args:
+        status: of the stage.
+        log: all that it printed.
+        names: what ranks are, where a rank alone does not say it.
+    """
     lines = shown_lines(log)
     at, worker = next(((at, found) for at, line in enumerate(lines) if (found := _WORKER.search(line))), (None, None))
     code = status if worker is None else int(worker["code"])
-    who = "" if worker is None else f"rank {worker['rank']} "
+    who = "" if worker is None else f"{_named(worker['rank'], names or {})} "
     own = next((found["sentence"] for line in lines if (found := _OWN_SENTENCE.search(line))), None)
     if code < 0:
         sentence = f"{who}was killed by {_signal(-code)}{_hint(-code)}"
     elif own is not None:
-        sentence = own
+        sentence = _RANK.sub(lambda found: f"{_named(found['rank'], names or {}).rstrip(',')}: ", own)
     else:
         last = f": {lines[-1]}" if lines else " and printed nothing"
         sentence = f"{who}ended with exit code {code}{last}"
@@ -52,6 +60,11 @@ def failure_of(status: int, log: str) -> Failure:
         exit_code=ExitCode(code) if known else ExitCode.JOB_FAILED,
         tail=(lines[:at] or lines)[-TAIL_LINES:],
     )
+
+
+def _named(rank: str, names: Mapping[int, str]) -> str:
+    name = names.get(int(rank))
+    return f"rank {rank}" if name is None else f"rank {rank}, {name},"
 
 
 def shown_lines(text: str) -> list[str]:

@@ -50,6 +50,8 @@ class Work:
     """In addition to this process's own."""
     within_s: float | None = None
     """Maximum seconds of each command. None: no limit."""
+    names: Mapping[int, str] = field(default_factory=dict)
+    """What ranks are that are not trainers."""
     is_beside: bool = False
     """Whether it goes on next to the training, and people do not see it as a stage."""
 
@@ -98,7 +100,7 @@ class StageRunner:
                 if status == 0 and running.left:
                     running.process = self._process(running.work, running.left.pop(0))
                 elif status is not None:
-                    ended[name] = self._failure(running.work.stage, status) if status else None
+                    ended[name] = self._failure(running.work, status) if status else None
         for name, error in ended.items():
             self._record_end(self._running.pop(name), "done" if error is None else "failed")
         return ended
@@ -159,9 +161,9 @@ class StageRunner:
         late.timed_out, late.exit_status = True, KILLED
         return late
 
-    def _failure(self, stage: str, status: int) -> StageFailedError:
-        log = self._directory.log(stage)
-        failure = failure_of(status, log.read_text(encoding="utf-8", errors="replace"))
+    def _failure(self, work: Work, status: int) -> StageFailedError:
+        stage, log = work.stage, self._directory.log(work.stage)
+        failure = failure_of(status, log.read_text(encoding="utf-8", errors="replace"), names=work.names)
         problem, separator, hint = failure.sentence.partition("; hint: ")
         summary = f"{problem} (log: {log}){separator}{hint}"
         is_foreign = stage == TRAIN and failure.exit_code in _OF_OTHERS  # a trainer of one's own may end with any code

@@ -3,6 +3,8 @@
 import os
 import socket
 import sys
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -81,18 +83,18 @@ def planner_work(
 
 def worker_work(directory: RunDirectory, job: "DLRMTrainingJob", data_dir: Path, ready_file: Path) -> Work:
     """Return the command that trains. Raises CommandError where the job's port is in use."""
-    command, environment = _training(directory, job, data_dir)
-    return Work(stage=TRAIN, commands=[command], environment={**environment, READY_FILE_VARIABLE: str(ready_file)})
+    work = _training(directory, job, data_dir)
+    return replace(work, environment={**work.environment, READY_FILE_VARIABLE: str(ready_file)})
 
 
 def trial_work(directory: RunDirectory, job: "DLRMTrainingJob", data_dir: Path, *, steps: int) -> Work:
     """Return the command that takes some steps as the training will. Raises CommandError as `worker_work` does."""
-    command, environment = _training(directory, job, data_dir)
-    return Work(stage="trial", commands=[trial_command(command, steps=steps)], environment=environment)
+    work = _training(directory, job, data_dir)
+    return replace(work, stage="trial", commands=[trial_command(*work.commands, steps=steps)])
 
 
-def _training(directory: RunDirectory, job: "DLRMTrainingJob", data_dir: Path) -> tuple[list[str], dict[str, str]]:
-    """Return the command of the job's trainer, and its environment."""
+def _training(directory: RunDirectory, job: "DLRMTrainingJob", data_dir: Path) -> Work:
+    """Return the command of the job's trainer."""
     rendezvous = job.spec.experimental.rendezvous
     port = rendezvous.port if "port" in rendezvous.model_fields_set else ANY_PORT
     if port != ANY_PORT:
@@ -103,24 +105,27 @@ def _training(directory: RunDirectory, job: "DLRMTrainingJob", data_dir: Path) -
         "data_dir": str(data_dir),
     }
     command = trainer_command(job, job_file=str(directory.job_file), python=sys.executable, **places)
+    servers = _servers(directory, job)
     environment = {
         **{each.name: each.value or "" for each in job.spec.trainer.env if each.value_from is None},
         **worker_environment(**places),
-        **torchrun_environment(
-            job, host="localhost", port=port, run_id=job.metadata.name, has_servers=_has_servers(directory, job)
-        ),
+        **torchrun_environment(job, host="localhost", port=port, run_id=job.metadata.name, has_servers=bool(servers)),
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
     }
-    return command, environment
+    return Work(stage=TRAIN, commands=[command], environment=environment, names=servers)
 
 
-def _has_servers(directory: RunDirectory, job: "DLRMTrainingJob") -> bool:
-    """Return whether the plan in force has tables on the job's embedding servers."""
+def _servers(directory: RunDirectory, job: "DLRMTrainingJob") -> Mapping[int, str]:
+    """Return the names of the ranks that are embedding servers by the plan in force."""
     from neuroshard_api.documents.plan import GivenPlan
 
-    return job.spec.experimental.embedding_servers is not None and bool(
-        GivenPlan.read(directory.plan_file).num_server_processes
-    )
+    if job.spec.experimental.embedding_servers is None:
+        return {}
+    plan = GivenPlan.read(directory.plan_file)
+    pool = plan.request.servers
+    if pool is None or not plan.num_server_processes:
+        return {}
+    return {plan.num_devices + process: pool.process_name(process) for process in range(pool.num_processes)}
 
 
 def _limit_s(stage: "StagePods") -> float | None:

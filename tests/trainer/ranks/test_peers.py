@@ -16,12 +16,12 @@ HERE = str(Path("/proc/self/ns/pid").readlink())
 CLOSED = "Connection closed by peer [10.0.0.{}]:35213"
 
 
-def pod(rank: int, host: str, address: int, *, is_server: bool = False) -> Peer:
+def pod(rank: int, host: str, address: int, *, server: str | None = None) -> Peer:
     """Return a rank in a pod of its own processes."""
     processes = HERE if rank == 0 else f"pid:[{address}]"
     return Peer(
         rank=rank,
-        is_server=is_server,
+        server=server,
         host=host,
         address=f"10.0.0.{address}",
         pid=os.getpid(),
@@ -33,8 +33,8 @@ PODS = Peers(
     ranks=(
         pod(0, "job-worker-0-0", 1),
         pod(1, "job-worker-0-1", 2),
-        pod(2, "job-server-0-0", 3, is_server=True),
-        pod(3, "job-server-0-0", 3, is_server=True),
+        pod(2, "job-server-0-0", 3, server="process 0 of embedding server 0"),
+        pod(3, "job-server-0-0", 3, server="process 1 of embedding server 0"),
     ),
     own=0,
 )
@@ -44,7 +44,7 @@ PODS = Peers(
     ("reason", "name"),
     [
         (CLOSED.format(2), "rank 1, a trainer on job-worker-0-1,"),
-        (CLOSED.format(3), "rank 2, a process of an embedding server on job-server-0-0,"),
+        (CLOSED.format(3), "rank 2, process 0 of embedding server 0 on job-server-0-0,"),
         (CLOSED.format(9), ANOTHER_PROCESS),
         ("Timed out waiting 10000ms for recv operation to complete", ANOTHER_PROCESS),
     ],
@@ -60,10 +60,13 @@ def test_of_the_processes_of_one_host_the_one_that_has_ended_is_named() -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
         one = pod(0, "host", 1)
-        peers = tuple(replace(one, rank=rank, is_server=rank > 1, pid=os.getppid()) for rank in range(4))
-        here = Peers(ranks=(one, peers[1], replace(peers[2], pid=ended.pid), peers[3]), own=0)
+        trainers = tuple(replace(one, rank=rank, pid=os.getppid()) for rank in range(2))
+        servers = tuple(
+            replace(one, rank=rank, server=f"embedding server {rank - 2}", pid=os.getppid()) for rank in (2, 3)
+        )
+        here = Peers(ranks=(*trainers, servers[0], replace(servers[1], pid=ended.pid)), own=0)
 
-        assert here.lost(CLOSED.format(1)) == "rank 2, a process of an embedding server on host,"
+        assert here.lost(CLOSED.format(1)) == "rank 3, embedding server 1 on host,"
 
 
 def test_a_rank_that_does_not_answer_the_roll_call_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,4 +77,4 @@ def test_a_rank_that_does_not_answer_the_roll_call_is_named(monkeypatch: pytest.
         replace(PODS, own=rank, silent=[])._call(store, set())
     here.call_roll(store)
 
-    assert here.lost(CLOSED.format(2)) == "rank 3, a process of an embedding server on job-server-0-0,"
+    assert here.lost(CLOSED.format(2)) == "rank 3, process 1 of embedding server 0 on job-server-0-0,"

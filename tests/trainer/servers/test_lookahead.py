@@ -165,4 +165,4 @@ def test_a_server_that_is_lost_while_it_looks_up_ahead_is_named(tmp_path: Path, 
 
     assert ended.codes == [ExitCode.PEER_LOST, ExitCode.PEER_LOST, -signal.SIGKILL]
     first = min((0, 1), key=lambda rank: ended.ended_at[rank])
-    assert "rank 2, a process of an embedding server on" in output(tmp_path, first)
+    assert "rank 2, embedding server 0 on" in output(tmp_path, first)

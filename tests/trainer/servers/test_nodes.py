@@ -128,4 +128,4 @@ def test_a_killed_process_ends_all_nodes_and_training_resumes(start: Callable[..
 
     is_server = moment != "a trainer"
     assert codes == ((ExitCode.PEER_LOST, killed) if is_server else (killed, ExitCode.PEER_LOST))
-    assert ("rank 2, a process of an embedding server on" in log) == is_server
+    assert ("rank 2, embedding server 0 on" in log) == is_server

@@ -105,7 +105,7 @@ def test_a_server_whose_memory_is_used_up_ends_all_with_a_sentence(tmp_path: Pat
     ended = ranks.run(TRAINER, arguments, folder=tmp_path, count=3)
 
     assert set(ended.codes) == {ExitCode.INVALID_INPUT}
-    assert "error: rank 0: rank 2: an embedding server's process has used up its 1 GiB of memory" in output(tmp_path, 0)
+    assert "error: rank 0: rank 2: embedding server 0 has used up its 1 GiB of memory" in output(tmp_path, 0)
 
 
 def test_a_server_that_is_stopped_is_named(tmp_path: Path, ranks: RankServer) -> None:
@@ -121,7 +121,7 @@ def test_a_server_that_is_stopped_is_named(tmp_path: Path, ranks: RankServer) ->
 
     first = min((0, 1), key=lambda rank: ended.ended_at[rank])
     assert ended.codes[first] == ExitCode.PEER_LOST, output(tmp_path, first)
-    assert "rank 2, a process of an embedding server on" in output(tmp_path, first)
+    assert "rank 2, embedding server 0 on" in output(tmp_path, first)
 
 
 def test_neuroshard_run_starts_servers_after_the_trainers(tmp_path: Path) -> None:

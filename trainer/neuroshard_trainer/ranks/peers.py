@@ -36,7 +36,8 @@ class Peer:
     """A rank, as it is found from outside."""
 
     rank: int
-    is_server: bool
+    server: str | None
+    """Name of a process of an embedding server. None: it is a trainer's."""
     host: str
     """Name of its host, which in a pod is the pod's."""
     address: str
@@ -47,8 +48,7 @@ class Peer:
 
     def __str__(self) -> str:
         """Return its name in a sentence."""
-        what = "a process of an embedding server" if self.is_server else "a trainer"
-        return f"rank {self.rank}, {what} on {self.host},"
+        return f"rank {self.rank}, {self.server or 'a trainer'} on {self.host},"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +61,7 @@ class Peers:
     """Ranks that did not answer the roll call."""
 
     @classmethod
-    def met(cls, group: dist.ProcessGroup, *, is_server: bool) -> "Peers":
+    def met(cls, group: dist.ProcessGroup, *, server: str | None) -> "Peers":
         """Tell the other ranks who this one is. All ranks must call this."""
         host = socket.gethostname()
         try:
@@ -70,7 +70,7 @@ class Peers:
             address = ""
         own = Peer(
             rank=dist.get_rank(),
-            is_server=is_server,
+            server=server,
             host=host,
             address=address,
             pid=os.getpid(),
@@ -86,7 +86,7 @@ class Peers:
             there = self.silent
         elif {peer.processes for peer in there} == {self.ranks[self.own].processes}:
             there = _ended(there)
-        is_one_server = len({peer.processes for peer in there}) == 1 and all(peer.is_server for peer in there)
+        is_one_server = len({peer.processes for peer in there}) == 1 and all(peer.server for peer in there)
         return str(there[0]) if len(there) == 1 or is_one_server else ANOTHER_PROCESS
 
     def call_roll(self, store: Store) -> None:

@@ -10,6 +10,7 @@ from typing import Self
 import torch
 import torch.distributed as dist
 from neuroshard_api.documents.plan import GivenPlan
+from neuroshard_api.documents.servers import ServerPool
 from neuroshard_api.job.stage_commands import RUN_ID_VARIABLE
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.process.errors import InputError
@@ -123,7 +124,7 @@ def start_process(
         warnings.append(require_planned_nodes(plan, local_world_size=num_local, device=device))
     timeout_seconds = job.spec.experimental.rendezvous.timeout_seconds
     if cuda is None or device.type == "cpu":
-        process = joined(device, timeout_seconds=timeout_seconds, num_servers=num_servers)
+        process = joined(device, timeout_seconds=timeout_seconds, servers=plan.request.servers if num_servers else None)
         if plan.bundle is not None and not plan.bundle.source.startswith("cpu:"):
             planned = plan.request.topology.device.name
             warnings.append(f"training on the CPU under a plan for {planned}: measured times will differ")
@@ -147,13 +148,13 @@ def start_process(
     return replace(process, run_id=launched.run_id, local_world_size=launched.local_world_size)
 
 
-def joined(device: torch.device, *, timeout_seconds: float, num_servers: int = 0) -> Process:
+def joined(device: torch.device, *, timeout_seconds: float, servers: ServerPool | None = None) -> Process:
     """Meet the other processes.
 
     Args:
         device: that this process computes on.
         timeout_seconds: how long any collective operation waits for the others.
-        num_servers: processes of embedding servers, the last ranks.
+        servers: embedding servers, whose processes are the last ranks.
 
     Raises:
         PeerLostError: the others did not come.
@@ -172,10 +173,13 @@ def joined(device: torch.device, *, timeout_seconds: float, num_servers: int = 0
             dist.init_process_group("gloo", timeout=timeout)
         group = new_group(timeout_seconds)
         trainers = peers = None
-        if num_servers:
-            found = dist.new_group(list(range(dist.get_world_size() - num_servers)), timeout=timeout)
+        num_servers = 0 if servers is None else servers.num_processes
+        if servers is not None:
+            num_trainers = dist.get_world_size() - num_servers
+            found = dist.new_group(list(range(num_trainers)), timeout=timeout)
             trainers = found if isinstance(found, dist.ProcessGroup) else None  # a server is not in it
-            peers = Peers.met(group, is_server=trainers is None)
+            process = dist.get_rank() - num_trainers
+            peers = Peers.met(group, server=servers.process_name(process) if process >= 0 else None)
     return Process(
         rank=dist.get_rank(),
         world_size=dist.get_world_size(),

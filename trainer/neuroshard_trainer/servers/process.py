@@ -4,6 +4,7 @@ import resource
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
+import torch.distributed as dist
 from neuroshard_api.documents.plan import GivenPlan
 from neuroshard_api.process.errors import InputError
 from neuroshard_api.process.sizes import format_bytes
@@ -30,8 +31,9 @@ def full_server(plan: GivenPlan, error: BaseException) -> InputError:
     """Return the error of a server whose memory is used up."""
     pool = plan.request.servers
     assert pool is not None, "this process is a server's"
+    name = pool.process_name(dist.get_rank() - plan.num_devices)
     return InputError(
-        f"an embedding server's process has used up its {format_bytes(pool.bytes_per_process)} of memory "
+        f"{name} has used up its {format_bytes(pool.bytes_per_process)} of memory "
         f"({str(error).strip().splitlines()[0]}); hint: raise the limit of memory in "
         "spec.experimental.embeddingServers.resources, or give more replicas"
     )
