@@ -91,8 +91,8 @@ PARTS = {
     "features": _Part(0.0051),
     "operations": _Part(0.0029, 1),
     "tensors": _Part(0.0323, 2),
-    "gathers": _Part(0.515, 3),
-    "scatters": _Part(0.752, 2),
+    "gathers": _Part(0.278, 3),
+    "scatters": _Part(0.453, 2),
 }
 """A linear layer took 0.0761 ms for four operations and two tensors, an activation 0.0058 for two operations. A cache's
 kernels were read from FBGEMM; their processor time is not known, since it has no cache on CPUs. Gathers and scatters
