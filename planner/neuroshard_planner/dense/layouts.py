@@ -1,6 +1,6 @@
 """Layouts of a dense part that are worth choosing from: their memory as the ledger has it, and their time."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -8,7 +8,7 @@ from neuroshard_api.documents.dense_layout import DenseLayout, DenseMemory, Dens
 from neuroshard_api.documents.dense_profile import DenseProfile
 from numpy.typing import NDArray
 
-from neuroshard_planner.dense.choice import Point, best
+from neuroshard_planner.dense.choice import Point, PricedOption, best
 from neuroshard_planner.dense.frontier import frontier
 from neuroshard_planner.dense.options import UnitBytes, UnitOption, UnitOptions
 from neuroshard_planner.dense.timeline import TimedUnit, Timeline
@@ -109,15 +109,19 @@ class Layouts:
         """Return the frontier by the ledger's memory.
 
         The frontier of sums and maxima counts the largest transients at one moment, which units of different size do
-        not need together; the frontier without transients counts none. Where the optimizer's temporary tensors need
-        most, checkpointing saves nothing. So both are found with and without it, and compared by the timeline.
+        not need together; the frontier without transients counts none, and that between the passes no reduced
+        gradients, which come as gathered weights go. Where the optimizer's temporary tensors need most, checkpointing
+        saves nothing. So the first is found with and without it. All are compared by the timeline, and with them the
+        layouts that keep all units one way.
         """
         choices = self._frontier(by_unit)
         without = [[option for option in unit if not option.checkpointed] or unit for unit in by_unit]
         if without != [list(unit) for unit in by_unit]:
             choices += self._frontier(without)
         if len(choices) > 1:
-            choices += self._frontier(by_unit, has_transients=False)
+            choices += self._frontier(by_unit, at=_without_transients)
+            choices += self._frontier(by_unit, at=_between_passes)
+            choices += _uniform(self._by_module(by_unit))
         found = self._made(choices)
         points = [
             Point(memory_bytes=each.memory.total_bytes, ms=each.ms, chosen=(index,)) for index, each in enumerate(found)
@@ -125,20 +129,24 @@ class Layouts:
         return tuple(found[point.chosen[0]] for point in best(points))
 
     def _frontier(
-        self, by_unit: Sequence[Sequence[UnitOption]], *, has_transients: bool = True
+        self,
+        by_unit: Sequence[Sequence[UnitOption]],
+        *,
+        at: Callable[[UnitBytes, UnitOption], PricedOption] = UnitBytes.choice,
     ) -> list[tuple[UnitOption, ...]]:
+        """Return the choices of the frontier, with the memory of options at some moment."""
         profile = self._profile
         of_units = [UnitBytes.of(unit, profile) for unit in profile.units]
-        choices = [[own.choice(each) for each in options] for own, options in zip(of_units, by_unit, strict=True)]
-        if not has_transients:
-            choices = [
-                [replace(each, transient_bytes=0, recomputed_bytes=0) for each in options] for options in choices
-            ]
-        expanded = [options for unit, options in zip(profile.units, by_unit, strict=True) for _ in range(unit.repeats)]
+        choices = [[at(own, each) for each in options] for own, options in zip(of_units, by_unit, strict=True)]
+        modules = self._by_module(by_unit)
         return [
-            tuple(options[number] for options, number in zip(expanded, point.chosen, strict=True))
+            tuple(options[number] for options, number in zip(modules, point.chosen, strict=True))
             for point in frontier(choices, [unit.repeats for unit in profile.units])
         ]
+
+    def _by_module(self, by_unit: Sequence[Sequence[UnitOption]]) -> list[Sequence[UnitOption]]:
+        units = self._profile.units
+        return [options for unit, options in zip(units, by_unit, strict=True) for _ in range(unit.repeats)]
 
     def _made(self, choices: Sequence[Sequence[UnitOption]]) -> list[LayoutCandidate]:
         return [
@@ -207,3 +215,25 @@ class Layouts:
         else:
             found = (-(-whole // shared_by.min(axis=1))).tolist()
         return found
+
+
+def _without_transients(own: UnitBytes, option: UnitOption) -> PricedOption:
+    """Return an option where neither collectives nor recomputing take anything for a moment."""
+    return replace(own.choice(option), transient_bytes=0, recomputed_bytes=0)
+
+
+def _between_passes(own: UnitBytes, option: UnitOption) -> PricedOption:
+    """Return an option where the backward pass begins: weights of ZeRO-2 are gathered, and no gradients reduced."""
+    found = _without_transients(own, option)
+    reduced = -(-own.gradients // option.shared_by) if option.shared_by > 1 else 0
+    return replace(found, kept_bytes=found.kept_bytes - reduced)
+
+
+def _uniform(by_module: Sequence[Sequence[UnitOption]]) -> Iterator[tuple[UnitOption, ...]]:
+    """Yield the layouts that keep each module one way, and the plainest where it cannot be kept so."""
+    for way in dict.fromkeys(_way(option) for options in by_module for option in options):
+        yield tuple(next((each for each in options if _way(each) == way), options[0]) for options in by_module)
+
+
+def _way(option: UnitOption) -> Hashable:
+    return option.strategy, option.group, option.checkpointed, option.split

@@ -398,6 +398,30 @@ def test_a_plan_that_lost_its_layout_has_other_memory() -> None:
     assert any(problem.startswith("memory[0].dense_bytes") for problem in problems)
 
 
+@pytest.mark.parametrize("activation_bytes", [2**24, 2**30])
+@pytest.mark.parametrize("choices", [DenseChoices(), DenseChoices(checkpointing=CheckpointingChoice.NEVER)])
+def test_no_layout_that_keeps_all_units_one_way_beats_the_frontier(
+    choices: DenseChoices, activation_bytes: int
+) -> None:
+    """For each of ZeRO-2 and ZeRO-3 of all units, the frontier has one that takes no more memory and no more time."""
+    profile, devices = profile_of(MEMBERS, activation_bytes=activation_bytes), topology(2)
+    costs = ExactCosts(devices.device, waits_for_shards=True)
+
+    def layouts(asked: DenseChoices) -> Layouts:
+        return Layouts(profile, UnitOptions(profile, devices, costs=costs, choices=asked, groups=(DenseGroup.NODE,)))
+
+    frontier = layouts(choices).candidates
+    for strategy in (DenseStrategy.ZERO2, DenseStrategy.ZERO3):
+        named = DenseChoices(
+            checkpointing=CheckpointingChoice.NEVER,
+            splitting=SplittingChoice.NEVER,
+            units=(UnitChoice(module="interaction", strategy=strategy),),
+        )
+        (uniform,) = layouts(named).candidates
+        no_larger = [each for each in frontier if each.memory.total_bytes <= uniform.memory.total_bytes]
+        assert min(each.ms for each in no_larger) <= uniform.ms
+
+
 @pytest.mark.deep
 def test_the_joint_choice_is_within_a_percent_of_every_share_of_the_memory() -> None:
     """Over eight layouts at even distances of the frontier, each with a search of the tables next to it."""
