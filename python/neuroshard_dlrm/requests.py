@@ -5,7 +5,7 @@ becomes a job of defaults, whose trainer is not known, so that ``--set`` has the
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
@@ -26,7 +26,6 @@ from neuroshard_api.job.job_file import JobFile, is_job_file, read_job_file
 from neuroshard_api.job.model import EmbeddingOptimizer
 from neuroshard_api.job.plan_request import counts_dense, plan_request, spec_request
 from neuroshard_api.job.settings import Settings, with_settings
-from neuroshard_api.job.sizes import at_batch_size
 from neuroshard_api.job.training import Deduplication
 from neuroshard_api.job.training_job import API_VERSION, KIND, DLRMTrainingJob, Spec
 from neuroshard_api.job.variants import with_variants
@@ -269,18 +268,18 @@ def _with_dense(request: PlanRequest, job: DLRMTrainingJob) -> PlanRequest:
         _say_not_counted()
         return request
     on_cpu = request.topology.device.is_cpu
-    profiles = [_counted(at_batch_size(job, size), request.tables, on_cpu=on_cpu) for size in request.batch_sizes]
+    profiles = _counted(job, request.tables, request.batch_sizes, on_cpu=on_cpu)
     return request.with_dense_of(profiles, where="the counted dense part")
 
 
-def _counted(job: DLRMTrainingJob, tables: TableSet, *, on_cpu: bool) -> DenseProfile:
-    from neuroshard_trainer.dense_profile import dense_profile
+def _counted(job: DLRMTrainingJob, tables: TableSet, sizes: Sequence[int], *, on_cpu: bool) -> tuple[DenseProfile, ...]:
+    from neuroshard_trainer.dense_profile import dense_profiles
 
     torch_logger = logging.getLogger("torch")
     level = torch_logger.level
     torch_logger.setLevel(logging.ERROR)  # it warns of fake tensors
     try:
-        return dense_profile(job, tables, multi_tensor=not on_cpu)
+        return dense_profiles(job, tables, sizes, multi_tensor=not on_cpu)
     finally:
         torch_logger.setLevel(level)
 

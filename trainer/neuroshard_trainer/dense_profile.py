@@ -10,7 +10,7 @@ import argparse
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.table_files import read_table_set
 from neuroshard_api.documents.tables import Table, TableSet
 from neuroshard_api.job.plan_request import dense_signature
-from neuroshard_api.job.sizes import at_batch_size, batch_sizes
+from neuroshard_api.job.sizes import batch_sizes
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.job.variants import expanded, inline_tables, tables_of_variant, with_variants
 from neuroshard_api.process.errors import InputError
@@ -35,10 +35,11 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection, get_embed
 from torchrec.sparse.jagged_tensor import KeyedTensor
 
 from neuroshard_trainer.dense.backward import backward_peaks
+from neuroshard_trainer.dense.counts_by_size import Counted, counts_by_size
 from neuroshard_trainer.dense.optimizers import DENSE_OPTIMIZERS
 from neuroshard_trainer.dense.trackers import counted_step
 from neuroshard_trainer.dense.units import unit_modules, units_of
-from neuroshard_trainer.dense.variant_counts import Counted, together
+from neuroshard_trainer.dense.variant_counts import together
 from neuroshard_trainer.files import write_file
 from neuroshard_trainer.job_file import read_job
 from neuroshard_trainer.model.dlrm import RecommendationModel
@@ -111,33 +112,55 @@ def _counted(
         passes=step.passes,
         units=units,
     )
-    return Counted(profile=profile, step=step, received_bytes=sum(each.received_bytes for each in received))
+    return Counted(
+        profile=profile,
+        forward_working_bytes=step.forward_working_bytes,
+        kept_bytes=step.kept_bytes,
+        received_bytes=sum(each.received_bytes for each in received),
+    )
 
 
 def dense_profile(job: DLRMTrainingJob, tables: TableSet, *, multi_tensor: bool = True) -> DenseProfile:
-    """Count the dense part of a job that NeuroShard's own trainer trains.
+    """Count the dense part of a job that NeuroShard's own trainer trains, as `dense_profiles` at its batch size."""
+    return dense_profiles(job, tables, (job.spec.model.samples_per_device,), multi_tensor=multi_tensor)[0]
+
+
+def dense_profiles(
+    job: DLRMTrainingJob, tables: TableSet, sizes: Sequence[int], *, multi_tensor: bool = True
+) -> tuple[DenseProfile, ...]:
+    """Count the dense part of a job that NeuroShard's own trainer trains, at several batch sizes.
 
     Args:
-        job: its model, batch size and dense optimizer.
+        job: its model and dense optimizer.
         tables: of the job, of all variants.
+        sizes: samples per device. Ask for all at once: most of many follow from a few (`counts_by_size`).
         multi_tensor: whether the optimizer updates all parameters in one call, as torch does on GPUs.
     """
     if not job.spec.variants:
-        return _of_model(job, tables.tables, multi_tensor=multi_tensor).profile
+        alone = _of_model(job, tables.tables, sizes, multi_tensor=multi_tensor)
+        return tuple(alone[size].profile for size in sizes)
     variants = {
-        name: _of_model(own, tables_of_variant(tables.tables, name), multi_tensor=multi_tensor)
+        name: _of_model(own, tables_of_variant(tables.tables, name), sizes, multi_tensor=multi_tensor)
         for name, own in expanded(job).items()
     }
-    return together(variants, tables=tables.tables, signature=dense_signature(job))
+    signature = dense_signature(job)
+    return tuple(
+        together({name: each[size] for name, each in variants.items()}, tables=tables.tables, signature=signature)
+        for size in sizes
+    )
 
 
-def _of_model(job: DLRMTrainingJob, tables: Sequence[Table], *, multi_tensor: bool) -> Counted:
-    """Return the count of a job's one model: jobs that differ in nothing that decides it have one in this process."""
+def _of_model(
+    job: DLRMTrainingJob, tables: Sequence[Table], sizes: Sequence[int], *, multi_tensor: bool
+) -> Mapping[int, Counted]:
+    """Return the counts of a job's one model by batch size.
+
+    Jobs that differ in nothing that decides a count have one in this process.
+    """
     settings, training, signature = job.spec.model, job.spec.training, dense_signature(job)
-    size = settings.samples_per_device
-    key = json.dumps([signature, features_sha256(tables), size, multi_tensor])
-    if key not in _COUNTED:
-        kind = DENSE_OPTIMIZERS[training.dense_optimizer]
+    kind = DENSE_OPTIMIZERS[training.dense_optimizer]
+
+    def count(size: int) -> Counted:
         found = _counted(
             lambda: RecommendationModel(settings, tables),
             lambda: (torch.empty(size, settings.num_dense_features), None),
@@ -146,11 +169,14 @@ def _of_model(job: DLRMTrainingJob, tables: Sequence[Table], *, multi_tensor: bo
             optimizer=lambda weights: kind(weights, lr=float(training.dense_learning_rate), foreach=multi_tensor),
             loss=lambda logits: summed(mean_losses(logits, torch.empty(size))),
         )
-        _COUNTED[key] = replace(found, profile=found.profile.model_copy(update={"signature": signature}))
-    return _COUNTED[key]
+        return replace(found, profile=found.profile.model_copy(update={"signature": signature}))
+
+    known = _COUNTED.setdefault(json.dumps([signature, features_sha256(tables), multi_tensor]), {})
+    known |= counts_by_size(count, sizes, known=known)
+    return known
 
 
-_COUNTED: dict[str, Counted] = {}
+_COUNTED: dict[str, dict[int, Counted]] = {}
 
 
 def main(arguments: Sequence[str]) -> ExitCode:
@@ -162,9 +188,7 @@ def main(arguments: Sequence[str]) -> ExitCode:
 def _run(options: argparse.Namespace) -> ExitCode:
     job = read_job(options.job)
     tables, sizes = _asked(job, options.tables)
-    counted = tuple(
-        dense_profile(at_batch_size(job, size), tables, multi_tensor=options.device == "cuda") for size in sizes
-    )
+    counted = dense_profiles(job, tables, sizes, multi_tensor=options.device == "cuda")
     write_file(options.out, (counted[0] if len(counted) == 1 else DenseProfiles(profiles=counted)).to_json())
     return ExitCode.OK
 

@@ -11,26 +11,16 @@ which is never less: interactions keep a copy of all embeddings.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 from neuroshard_api.documents.dense_profile import DensePass, DensePasses, DenseProfile, DenseUnit, features_sha256
 from neuroshard_api.documents.tables import Table
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from neuroshard_trainer.dense.trackers import StepCount, counted_passes
+from neuroshard_trainer.dense.counts_by_size import Counted
+from neuroshard_trainer.dense.trackers import counted_passes
 from neuroshard_trainer.model.variant_model import path_of_variant
 from neuroshard_trainer.variants import mean_losses, summed
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Counted:
-    """A dense part, with what else the counted step showed."""
-
-    profile: DenseProfile
-    step: StepCount
-    received_bytes: int
-    """Embeddings that a device receives for its samples."""
 
 
 def together(variants: Mapping[str, Counted], *, tables: Sequence[Table], signature: Mapping[str, str]) -> DenseProfile:
@@ -42,30 +32,31 @@ def together(variants: Mapping[str, Counted], *, tables: Sequence[Table], signat
         signature: of the job.
     """
     counts = list(variants.values())
-    profiles, steps = [each.profile for each in counts], [each.step for each in counts]
+    profiles = [each.profile for each in counts]
+    size = profiles[0].batch_size_per_device
     passes = _passes_working_bytes(counts)
-    optimizer = max(step.optimizer_working_bytes for step in steps)  # each variant's parameters are a group
+    optimizer = max(each.optimizer_working_bytes or 0 for each in profiles)  # each variant's parameters are a group
     return profiles[0].model_copy(
         update={
             "features_sha256": features_sha256(tables),
             "signature": dict(signature),
-            "weights_bytes": sum(step.weights_bytes for step in steps),
-            "gradient_bytes": sum(step.gradient_bytes for step in steps),
-            "optimizer_state_bytes": sum(step.optimizer_state_bytes for step in steps),
+            "weights_bytes": sum(each.weights_bytes for each in profiles),
+            "gradient_bytes": sum(each.gradient_bytes for each in profiles),
+            "optimizer_state_bytes": sum(each.optimizer_state_bytes for each in profiles),
             "working_bytes": max(passes, optimizer),
             "passes_working_bytes": passes,
             "optimizer_working_bytes": optimizer,
-            "passes": _passes([step.passes for step in steps], num_samples=profiles[0].batch_size_per_device),
+            "passes": _passes([each.passes for each in profiles if each.passes], num_samples=size),
             "units": tuple(_units(variants)),
         }
     )
 
 
 def _passes_working_bytes(counts: Sequence[Counted]) -> int:
-    kept = sum(each.step.kept_bytes for each in counts)
+    kept = sum(each.kept_bytes for each in counts)
     received = sum(each.received_bytes for each in counts)
-    forward = max(each.step.forward_working_bytes - each.step.kept_bytes - each.received_bytes for each in counts)
-    both = max(each.step.passes_working_bytes - each.step.kept_bytes for each in counts)
+    forward = max(each.forward_working_bytes - each.kept_bytes - each.received_bytes for each in counts)
+    both = max((each.profile.passes_working_bytes or 0) - each.kept_bytes for each in counts)
     return kept + max(received + forward, both)
 
 
