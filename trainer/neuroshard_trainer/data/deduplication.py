@@ -61,7 +61,7 @@ class WithoutRepeats:
             repeats = _all_repeated(lists)
             firsts = np.flatnonzero(~repeats)
             num_distinct.append(len(firsts))
-            distinct = [each.take(firsts).by_sample for each in lists]
+            distinct = [_firsts_of(each, firsts) for each in lists]
             if group in self.apart:
                 first_samples[group] = np.cumsum(~repeats) - 1
                 own_lists.append(distinct_lists(distinct, members, group))
@@ -81,13 +81,15 @@ class WithoutRepeats:
 def _all_repeated(features: Sequence[Lists]) -> NDArray[np.bool_]:
     """Return [samples] whether each sample's lists all equal those of the sample before it; the first one's never."""
     compared = [each for each in features if isinstance(each, Jagged)]
-    repeats: NDArray[np.bool_] = np.logical_and.reduce(
-        [
-            *([repeated(compared)] if compared else []),
-            *(each.continues for each in features if isinstance(each, SharedLists)),
-        ]
-    )
-    return repeats
+    shared = [each.continues for each in features if isinstance(each, SharedLists)]
+    among: NDArray[np.bool_] | None = np.logical_and.reduce(shared) if shared else None
+    return among if among is not None and not compared else repeated(compared, among)
+
+
+def _firsts_of(lists: Lists, firsts: IndexArray) -> Jagged:
+    """Return the lists of the samples that repeat none; every list that is shared is of one of them."""
+    own = lists.lists if isinstance(lists, SharedLists) else lists
+    return own if len(own.lengths) == len(firsts) else lists.take(firsts).by_sample
 
 
 def distinct_lists(lists: Sequence[Jagged], positions: tuple[int, ...], group: int) -> DistinctLists:

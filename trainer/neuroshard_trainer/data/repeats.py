@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from neuroshard_trainer.data.samples import IndexArray, Jagged
+from neuroshard_trainer.data.samples import IndexArray, Jagged, ranges
 
 LISTED_IDS = 8
 """Ids of a list that a message shows."""
@@ -74,22 +74,34 @@ def listed(ids: Sequence[int]) -> str:
     return f"[{shown}, ...] of {len(ids):,} ids" if len(ids) > LISTED_IDS else f"[{shown}]"
 
 
-def repeated(features: Sequence[Jagged]) -> NDArray[np.bool_]:
-    """Return [samples] whether each sample's lists all equal those of the sample before it; the first one's never."""
-    lengths = features[0].lengths
-    repeats: NDArray[np.bool_] = np.ones(len(lengths), dtype=np.bool_)
+def repeated(features: Sequence[Jagged], among: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
+    """Return [samples] whether each sample's lists all equal those of the sample before it; the first one's never.
+
+    Args:
+        features: lists of the samples.
+        among: [samples] which of them may repeat. If unset: all.
+    """
+    repeats: NDArray[np.bool_] = np.ones(len(features[0].lengths), dtype=np.bool_) if among is None else among.copy()
     repeats[:1] = False
     for feature in features:
         repeats[1:] &= feature.lengths[1:] == feature.lengths[:-1]
     for feature in features:
-        repeats[_unequal(feature, repeats)] = False
+        candidates = np.flatnonzero(repeats)
+        repeats[candidates[_differ(feature, candidates)]] = False
     return repeats
 
 
-def _unequal(feature: Jagged, candidates: NDArray[np.bool_]) -> IndexArray:
-    """Return the candidates, with lists as long as those before them, that have another value in them."""
-    owners = np.repeat(np.arange(len(feature.lengths)), feature.lengths)
-    at = np.flatnonzero(candidates[owners])
-    differs = feature.values[at] != feature.values[at - feature.lengths[owners[at]]]
-    unequal: IndexArray = owners[at[differs]]
-    return unequal
+def _differ(feature: Jagged, samples: IndexArray) -> NDArray[np.bool_]:
+    """Return whether the lists of samples have another value than those before them, which are as long."""
+    if feature.is_single:
+        found: NDArray[np.bool_] = feature.values[samples] != feature.values[samples - 1]
+        return found
+    starts, lengths = feature.offsets[samples], feature.lengths[samples]
+    differ = lengths > 0
+    held = np.flatnonzero(differ)
+    differ[held] = feature.values[starts[held]] != feature.values[starts[held] - lengths[held]]
+    rest = held[~differ[held]]  # those whose first values are equal
+    lengths = lengths[rest]
+    at = ranges(starts[rest], lengths)
+    differ[np.repeat(rest, lengths)[feature.values[at] != feature.values[at - np.repeat(lengths, lengths)]]] = True
+    return differ

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ IndexArray = NDArray[np.int64]
 LengthArray = NDArray[np.int32]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)  # without slots, for what is computed once
 class Jagged:
     """Lookups of one feature, sample after sample."""
 
@@ -38,22 +39,21 @@ class Jagged:
         """A list for every sample: itself."""
         return self
 
-    @property
+    @cached_property
     def offsets(self) -> IndexArray:
         """Where each sample's values begin, and behind them the number of values."""
         return np.concatenate(([0], np.cumsum(self.lengths, dtype=np.int64)))
 
+    @cached_property
+    def is_single(self) -> bool:
+        """Whether each sample has one lookup."""
+        return len(self.values) == len(self.lengths) and bool(self.lengths.max(initial=0) <= 1)
+
     def take(self, rows: IndexArray) -> "Jagged":
         """Return these samples, in this order."""
         lengths = self.lengths[rows]
-        if self.lengths.max(initial=0) <= 1:
-            if len(self.values) == len(self.lengths):
-                return Jagged(values=self.values[rows], lengths=lengths)
-            position = np.cumsum(self.lengths, dtype=np.int64) - 1
-            return Jagged(values=self.values[position[rows[lengths == 1]]], lengths=lengths)
-        ends = np.cumsum(lengths, dtype=np.int64)
-        steps = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - lengths, lengths)
-        return Jagged(values=self.values[np.repeat(self.offsets[rows], lengths) + steps], lengths=lengths)
+        at = rows if self.is_single else ranges(self.offsets[rows], lengths)
+        return Jagged(values=self.values[at], lengths=lengths)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,7 +134,9 @@ def joined(parts: Sequence[Samples]) -> Samples:
 
 
 def joined_lists(parts: Sequence[Lists]) -> Lists:
-    """Return the lookups of all parts, one behind the other."""
+    """Return the lookups of all parts, one behind the other; there is at least one part."""
+    if len(parts) == 1:
+        return parts[0]
     if not any(isinstance(part, SharedLists) for part in parts):
         return joined_jagged([part.by_sample for part in parts])
     shared = [part if isinstance(part, SharedLists) else _unshared(part) for part in parts]
@@ -151,6 +153,14 @@ def joined_jagged(parts: Sequence[Jagged]) -> Jagged:
         values=np.concatenate([part.values for part in parts]),
         lengths=np.concatenate([part.lengths for part in parts]),
     )
+
+
+def ranges(starts: IndexArray, lengths: NDArray[np.integer]) -> IndexArray:
+    """Return the numbers from each start on, as many as its length, one range behind the other."""
+    before = np.cumsum(lengths, dtype=np.int64) - lengths
+    found: IndexArray = np.repeat(starts - before, lengths)
+    found += np.arange(len(found))
+    return found
 
 
 def _continues(of_sample: IndexArray) -> NDArray[np.bool_]:

@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from neuroshard_trainer.data.samples import IndexArray
+from neuroshard_trainer.data.samples import IndexArray, ranges
 
 MASK = 0xFFFFFFFFFFFFFFFF
 _INCREMENT = 0x9E3779B97F4A7C15
@@ -90,7 +90,7 @@ def shuffled_runs(
     starts = np.flatnonzero(place % run == 0 if run else opens)
     lengths = np.diff(starts, append=len(ids))
     runs = np.argsort(rng.permutation(len(starts)))
-    return rows[by_session[_ranges(starts[runs], lengths[runs])]]
+    return rows[by_session[ranges(starts[runs], lengths[runs])]]
 
 
 def _by_session(ids: IndexArray, times: IndexArray) -> IndexArray:
@@ -106,7 +106,7 @@ def _by_session(ids: IndexArray, times: IndexArray) -> IndexArray:
     is_clustered = bool((sorted_ids[1:] != sorted_ids[:-1]).all() and (opens[1:] | (times[1:] >= times[:-1])).all())
     if not is_clustered:
         return np.lexsort((times, ids))  # stable
-    return _ranges(starts[sessions], np.diff(starts, append=len(ids))[sessions])
+    return ranges(starts[sessions], np.diff(starts, append=len(ids))[sessions])
 
 
 def _opens(ids: IndexArray) -> NDArray[np.bool_]:
@@ -114,10 +114,3 @@ def _opens(ids: IndexArray) -> NDArray[np.bool_]:
     opens = np.ones(len(ids), dtype=np.bool_)
     opens[1:] = ids[1:] != ids[:-1]
     return opens
-
-
-def _ranges(starts: IndexArray, lengths: IndexArray) -> IndexArray:
-    """Return the numbers from each start on, as many as its length, one range behind the other."""
-    ends = np.cumsum(lengths)
-    found: IndexArray = np.repeat(starts - (ends - lengths), lengths) + np.arange(ends[-1] if len(ends) else 0)
-    return found
