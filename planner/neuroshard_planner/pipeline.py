@@ -28,6 +28,7 @@ from neuroshard_planner.choices.wire_types import WireTypeChoice
 from neuroshard_planner.dense.replicated import with_replicated_cost
 from neuroshard_planner.errors import RequestError, in_its_names
 from neuroshard_planner.planning import Bundle
+from neuroshard_planner.plans.same_placement import bounded
 from neuroshard_planner.problem.sharding_choice import default_types
 from neuroshard_planner.search.migration import Incumbent
 from neuroshard_planner.search_state import Watch
@@ -128,6 +129,4 @@ def _as_asked(plan: Plan, request: PlanRequest, trials: Trials) -> Plan:
         or not means_by_rows(free, default_types(free, trials.costs.manifest))
     ):
         return found
-    total_ms = plan.predicted.total_ms
-    bound_ms = min(trials.bound_ms(free), total_ms)
-    return found.model_copy(update={"lower_bound_ms": bound_ms, "gap": total_ms / bound_ms - 1 if bound_ms else 0.0})
+    return bounded(found, trials.bound_ms(free))

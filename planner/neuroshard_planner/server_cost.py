@@ -30,6 +30,7 @@ from neuroshard_costs.exchanges import TransferModel, index_bytes, lookup_bytes
 from neuroshard_costs.servers import CORES_SOURCE, ServerTraffic, exchanges, hidden_ahead_ms, lookup_ms
 from neuroshard_costs.shards import BYTES_PER_ELEMENT, FloatArray
 
+from neuroshard_planner.plans.same_placement import bounded
 from neuroshard_planner.whole_step import with_whole_step
 
 _VALUE_BYTES = 4
@@ -168,17 +169,9 @@ def with_servers(plan: Plan, request: PlanRequest, served: ServedTables, costs: 
     """
     assert served.predicted is not None, "the caller priced it"
     predicted = next_to_servers(plan.predicted, served.predicted, plan.step if request.looks_ahead else None)
-    total_ms, bound_ms = predicted.total_ms, plan.lower_bound_ms
-    found = plan.model_copy(
-        update={
-            "request": request,
-            "servers": served,
-            "predicted": predicted,
-            "gap": total_ms / bound_ms - 1 if bound_ms else 0.0,
-            "baselines": tuple(_baseline(each, total_ms) for each in plan.baselines),
-        }
-    )
-    return with_whole_step(found, costs=costs)
+    baselines = tuple(_baseline(each, predicted.total_ms) for each in plan.baselines)
+    changes = {"request": request, "servers": served, "predicted": predicted, "baselines": baselines}
+    return with_whole_step(bounded(plan, plan.lower_bound_ms, **changes), costs=costs)
 
 
 def without_servers(plan: Plan) -> Plan:
@@ -187,14 +180,13 @@ def without_servers(plan: Plan) -> Plan:
         return plan
     alone = {"server_ms": None, "server_hidden_ms": None}
     devices = tuple(each.model_copy(update=alone) for each in plan.predicted.devices)
-    total_ms, bound_ms = max(each.total_ms for each in devices), plan.lower_bound_ms
-    return plan.model_copy(
-        update={
-            "request": without_tables(plan.request, [each.name for each in plan.servers.tables]),
-            "servers": None,
-            "predicted": plan.predicted.model_copy(update={"total_ms": total_ms, "devices": devices}),
-            "gap": total_ms / bound_ms - 1 if bound_ms else 0.0,
-        }
+    total_ms = max(each.total_ms for each in devices)
+    return bounded(
+        plan,
+        plan.lower_bound_ms,
+        request=without_tables(plan.request, [each.name for each in plan.servers.tables]),
+        servers=None,
+        predicted=plan.predicted.model_copy(update={"total_ms": total_ms, "devices": devices}),
     )
 
 

@@ -24,6 +24,7 @@ from neuroshard_costs.shards import weights_bytes
 from neuroshard_planner.choices.dense_layout import excludes_replicas
 from neuroshard_planner.choices.trials import Trials, cheaper_ms
 from neuroshard_planner.errors import RequestError
+from neuroshard_planner.plans.same_placement import bounded
 
 
 class DeviceGroups:
@@ -62,16 +63,8 @@ class DeviceGroups:
             bound_ms = min(bound_ms, of_way_ms)
             best = found or best
         self._trials.decided(ChoiceName.DEVICE_GROUPS, before=whole, best=best)
-        total_ms = best.predicted.total_ms
-        bound_ms = min(bound_ms, total_ms)
-        return best.model_copy(
-            update={
-                "lower_bound_ms": bound_ms,
-                "gap": total_ms / bound_ms - 1 if bound_ms else 0.0,
-                "baselines": whole.baselines,
-                "warnings": (*best.warnings, *(_warnings(best) if best.replication is not None else ())),
-            }
-        )
+        warnings = (*best.warnings, *(() if best.replication is None else _warnings(best.request, best.replication)))
+        return bounded(best, bound_ms, baselines=whole.baselines, warnings=warnings)
 
     def written(self, plan: Plan) -> Plan:
         """Return the final plan, which has its groups since they were chosen."""
@@ -96,8 +89,7 @@ class DeviceGroups:
             return None, math.inf
 
         def averaged(found: Plan) -> Plan:
-            kept = found.model_copy(update={"lower_bound_ms": min(group_bound_ms, found.predicted.total_ms)})
-            return _averaged(kept, way, self._asked, costs, whole_ms=whole.predicted.total_ms)
+            return _averaged(bounded(found, group_bound_ms), way, self._asked, costs, whole_ms=whole.predicted.total_ms)
 
         request = request_of_group(whole.request, way.group)
         trial = self._trials.tried(text, request, below_ms=below_ms, finish=averaged, added_ms=least_ms)
@@ -113,16 +105,13 @@ def of_group(plan: Plan) -> Plan:
     if plan.replication is None:
         return plan
     devices = tuple(_without_average(each) for each in plan.predicted.devices)
-    total_ms = plan.predicted.total_ms - average_ms(plan)
-    bound_ms = plan.replication.group_lower_bound_ms or 0.0
-    return plan.model_copy(
-        update={
-            "predicted": plan.predicted.model_copy(update={"total_ms": total_ms, "devices": devices}),
-            "lower_bound_ms": bound_ms,
-            "gap": total_ms / bound_ms - 1 if bound_ms else 0.0,
-            "replication": None,
-            "request": plan.resolved,
-        }
+    alone = {"total_ms": plan.predicted.total_ms - average_ms(plan), "devices": devices}
+    return bounded(
+        plan,
+        plan.replication.group_lower_bound_ms or 0.0,
+        predicted=plan.predicted.model_copy(update=alone),
+        replication=None,
+        request=plan.resolved,
     )
 
 
@@ -187,20 +176,18 @@ def _averaged(plan: Plan, way: Grouping, request: PlanRequest, costs: TransferMo
     devices = tuple(
         _with_average(each, ms, num_bytes) for each, num_bytes in zip(plan.predicted.devices, needed, strict=True)
     )
-    total_ms = plan.predicted.total_ms + ms
-    bound_ms = plan.lower_bound_ms + least_ms
-    return plan.model_copy(
-        update={
-            "predicted": plan.predicted.model_copy(update={"total_ms": total_ms, "devices": devices}),
-            "lower_bound_ms": min(bound_ms, total_ms),
-            "replication": Replication(
-                num_groups=way.num_groups,
-                layout=way.layout,
-                sync_every_steps=every,
-                whole_ms=whole_ms,
-                group_lower_bound_ms=plan.lower_bound_ms,
-            ),
-        }
+    averaged = {"total_ms": plan.predicted.total_ms + ms, "devices": devices}
+    return bounded(
+        plan,
+        plan.lower_bound_ms + least_ms,
+        predicted=plan.predicted.model_copy(update=averaged),
+        replication=Replication(
+            num_groups=way.num_groups,
+            layout=way.layout,
+            sync_every_steps=every,
+            whole_ms=whole_ms,
+            group_lower_bound_ms=plan.lower_bound_ms,
+        ),
     )
 
 
@@ -235,11 +222,9 @@ def _without_average(cost: DeviceCost) -> DeviceCost:
     )
 
 
-def _warnings(plan: Plan) -> Iterator[str]:
+def _warnings(request: PlanRequest, replication: Replication) -> Iterator[str]:
     """Yield warnings of settings under which copies in groups train otherwise than one model."""
-    replication = plan.replication
-    assert replication is not None, "the plan has groups"
-    with_state = next((each for each in plan.request.optimizers if each is not Optimizer.SGD), None)
+    with_state = next((each for each in request.optimizers if each is not Optimizer.SGD), None)
     if with_state is not None:
         yield (
             f"replication: sums of squared gradients of {with_state.value} grow with the groups; NeuroShard's trainer "

@@ -1,4 +1,6 @@
-"""A plan's request with the placement of another plan, where that is cheaper."""
+"""A plan with another price: that of another plan's placement, where it is cheaper, and any other with its bound."""
+
+from typing import Any
 
 from neuroshard_api.documents.plan import Plan
 
@@ -23,14 +25,20 @@ def cheaper_placement(found: Plan, other: Plan, *, costs: CostModel) -> Plan:
     cost = predicted_cost(problem, placement, found.predicted.source)
     if cost.total_ms >= found.predicted.total_ms or not problem.fits(placement):
         return found
-    bound_ms = min(found.lower_bound_ms, cost.total_ms)
-    return found.model_copy(
-        update={
-            "predicted": cost,
-            "tables": other.tables,
-            "memory": tables_memory(problem.memory, other.tables),
-            "lower_bound_ms": bound_ms,
-            "gap": cost.total_ms / bound_ms - 1 if bound_ms else 0.0,
-            "incumbent": other.incumbent,
-        }
+    return bounded(
+        found,
+        found.lower_bound_ms,
+        predicted=cost,
+        tables=other.tables,
+        memory=tables_memory(problem.memory, other.tables),
+        incumbent=other.incumbent,
     )
+
+
+def bounded(plan: Plan, bound_ms: float, **changes: Any) -> Plan:  # noqa: ANN401 - of any field
+    """Return the plan with other fields, a lower bound of at most its cost then, and the gap to it."""
+    changed = plan.model_copy(update=changes)
+    total_ms = changed.predicted.total_ms
+    bound_ms = min(bound_ms, total_ms)
+    gap = total_ms / bound_ms - 1 if bound_ms else 0.0
+    return changed.model_copy(update={"lower_bound_ms": bound_ms, "gap": gap})
