@@ -35,8 +35,7 @@ from neuroshard_api.sharding.replication import Grouping, ReplicationChoices
 
 from neuroshard_planner.choices.device_groups import least_average_ms, permitted_groupings
 from neuroshard_planner.choices.means_by_rows import bound_of_choices_ms
-from neuroshard_planner.choices.trials import least_gain
-from neuroshard_planner.choices.wire_types import refusal_of_all
+from neuroshard_planner.choices.trials import exchange_refusal, least_gain
 from neuroshard_planner.errors import PlannerError, RequestError
 from neuroshard_planner.planning import Bundle, searched_ms
 from neuroshard_planner.plans.tables import placement_of
@@ -210,7 +209,7 @@ def _wire_types(plan: Plan) -> Iterator[LeverRequest]:
     # Not FP16 where there is BF16: without a scale, gradients of a mean loss become 0.
     for kind in (WireType.BF16, WireType.FP16):
         types = WireTypes(forward=kind, backward=kind)
-        if refusal_of_all(asked) is None and asked.wire_problem(types) is None:
+        if exchange_refusal(asked) is None and asked.wire_problem(types) is None:
             yield LeverRequest(
                 LeverName.WIRE_TYPES,
                 f"pooled embeddings and their gradients travel in {kind}",

@@ -25,7 +25,7 @@ from neuroshard_costs.exchanges import Reduction, TransferModel
 from neuroshard_costs.simulator.dense import hidden_ms
 from neuroshard_costs.simulator.gradients import gradient_codec_seconds
 
-from neuroshard_planner.choices.trials import Trials, least_gain
+from neuroshard_planner.choices.trials import Trials, exchange_refusal, gain_text, least_gain
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.searches import Search
 
@@ -121,7 +121,7 @@ class _GradientTypeChoice:
         saved_ms = exact_ms - (self.step_ms - priced.saved_ms)
         if saved_ms > 0 and saved_ms >= exact_ms * self._least_share:
             return None
-        return f"{where} {_gain(saved_ms, exact_ms)}, below {100 * self._least_share:.3g} %"
+        return f"{where} {gain_text(saved_ms, exact_ms, whole=' of the step')}, below {100 * self._least_share:.3g} %"
 
     def decision(self) -> GradientDecision:
         """Return the choice, with the price or the refusal of each type."""
@@ -156,14 +156,9 @@ class _GradientTypeChoice:
 
     def _refusal_of_all(self) -> str | None:
         """Return the reason that no type is worth a price. None: some may be."""
-        topology = self._request.topology
-        is_one_machine = topology.device.is_cpu and topology.num_nodes == 1
+        if self._request.dense is None:
+            return "the dense part is not counted, so that nothing is known of its gradients"
         reasons = {
-            "the dense part is not counted, so that nothing is known of its gradients": self._request.dense is None,
-            "a single device exchanges nothing": topology.num_devices == 1,
-            "processes of one machine exchange through its memory, which is faster than any codec on its cores": (
-                is_one_machine
-            ),
             "gradients have no price with groups of devices; hint: name a type by the policy Fixed": self._has_groups,
             "no unit of the dense part is replicated; sharded ones reduce their gradients in FP32": (
                 not self._num_parameters
@@ -173,7 +168,8 @@ class _GradientTypeChoice:
                 self._num_parameters < LEAST_PARAMETERS
             ),
         }
-        return next((reason for reason, holds in reasons.items() if holds), None)
+        of_devices = exchange_refusal(self._request)
+        return of_devices or next((reason for reason, holds in reasons.items() if holds), None)
 
     def _priced(self, kind: GradientType, refusal: str | None) -> GradientAlternative:
         topology = self._request.topology
@@ -186,7 +182,7 @@ class _GradientTypeChoice:
         if refusal is not None:
             return GradientAlternative(type=kind, refusal=refusal)
         exposed_ms = sum(self._exposed_ms(unit, kind) for unit in self._units)
-        codec_ms = _ms(gradient_codec_seconds(topology.device, self._num_parameters, kind))
+        codec_ms = _MS_PER_SECOND * gradient_codec_seconds(topology.device, self._num_parameters, kind)
         saved_ms = self._exact_ms - exposed_ms - codec_ms
         return GradientAlternative(type=kind, exposed_ms=exposed_ms, codec_ms=codec_ms, saved_ms=saved_ms)
 
@@ -214,7 +210,7 @@ class _GradientTypeChoice:
         return self._costs.matrices_ms(unit.forward_flops, unit.backward_flops)
 
     def _gain(self, saved_ms: float) -> str:
-        return _gain(saved_ms, self.step_ms)
+        return gain_text(saved_ms, self.step_ms, whole=" of the step")
 
 
 def refuse_sharded_only(plan: Plan) -> None:
@@ -250,13 +246,3 @@ def _replicated_units(plan: Plan, profile: DenseProfile) -> list[DenseUnit]:
         num_sharded = sum(path in sharded for path in unit.modules)
         found += [unit] * (unit.repeats - num_sharded)
     return found
-
-
-def _gain(saved_ms: float, of_ms: float) -> str:
-    """Return a gain in words, with its share of a step."""
-    share = abs(saved_ms) / of_ms if of_ms else 0.0
-    return f"{'saves' if saved_ms >= 0 else 'costs'} {abs(saved_ms):.3f} ms ({100 * share:.1f} % of the step)"
-
-
-def _ms(seconds: float) -> float:
-    return _MS_PER_SECOND * seconds

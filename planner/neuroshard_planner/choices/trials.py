@@ -163,6 +163,22 @@ def cheaper_ms(plan: Plan, share: float | None = None) -> float:
     return priced_ms(plan) - plan.predicted.total_ms * (least_gain(plan) if share is None else share)
 
 
+def exchange_refusal(request: PlanRequest) -> str | None:
+    """Return the reason that no narrow types of an exchange are worth a price on these devices. None: some are."""
+    topology = request.topology
+    if topology.num_devices == 1:
+        return "a single device exchanges nothing"
+    if topology.device.is_cpu and topology.num_nodes == 1:
+        return "processes of one machine exchange through its memory, which is faster than any codec on its cores"
+    return None
+
+
+def gain_text(saved_ms: float, of_ms: float, *, whole: str = "") -> str:
+    """Return a gain in words, with its share of a step; ``whole`` follows the share."""
+    share = abs(saved_ms) / of_ms if of_ms else 0.0
+    return f"{'saves' if saved_ms >= 0 else 'costs'} {abs(saved_ms):.3f} ms ({100 * share:.1f} %{whole})"
+
+
 def _alternative(trial: Trial, best: Plan) -> Alternative:
     refusal = trial.problem
     if trial.plan is not None and trial.plan.request != best.request:

@@ -18,7 +18,7 @@ from neuroshard_api.sharding.collectives import CollectiveKind
 from neuroshard_api.sharding.kinds import Family
 
 from neuroshard_planner.choices.device_groups import average_ms
-from neuroshard_planner.choices.trials import Trials, cheaper_ms, least_gain
+from neuroshard_planner.choices.trials import Trials, cheaper_ms, exchange_refusal, gain_text, least_gain
 from neuroshard_planner.plans.same_placement import cheaper_placement
 from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.deduplication import looked_up
@@ -79,7 +79,7 @@ class WireTypeChoice:
 
     def _best(self, pairs: Sequence[WireTypes]) -> Plan:
         """Return the cheapest plan found, and keep what was decided."""
-        refusal = refusal_of_all(self._exact.request)
+        refusal = exchange_refusal(self._exact.request)
         if refusal is None and pairs:
             self._placed += self._under_the_shortest_exchange(pairs)
         priced = [self._priced(types, refusal) for types in pairs]
@@ -163,7 +163,7 @@ class WireTypeChoice:
         elif self._is_worth_it(each.saved_ms) and chosen is not None:
             refusal = f"{chosen.text} saves {_saved_ms(chosen):.3f} ms"
         else:
-            refusal = f"{_gain(_saved_ms(each), self._exact_ms)}, below {self._percent:g} %"
+            refusal = f"{gain_text(_saved_ms(each), self._exact_ms)}, below {self._percent:g} %"
         return each.model_copy(update={"refusal": refusal})
 
     def _reason(self, priced: list[WireAlternative]) -> str:
@@ -175,7 +175,7 @@ class WireTypeChoice:
         if not known:
             return f"{taken}, and " + ("no permitted types can be trained" if priced else "only FP32 is permitted")
         best = max(known, key=_saved_ms)
-        gain = _gain(_saved_ms(best), self._exact_ms)
+        gain = gain_text(_saved_ms(best), self._exact_ms)
         return f"{taken}; {best.text} {gain}, and {self._percent:g} % are asked for"
 
     @property
@@ -205,22 +205,5 @@ def exchange_ms(cost: PlanCost) -> float:
     )
 
 
-def refusal_of_all(request: PlanRequest) -> str | None:
-    """Return the reason that no types are worth a price on these devices. None: some are."""
-    topology = request.topology
-    if topology.num_devices == 1:
-        return "a single device exchanges nothing"
-    if topology.device.is_cpu and topology.num_nodes == 1:
-        return "processes of one machine exchange through its memory, which is faster than any codec on its cores"
-    return None
-
-
 def _saved_ms(each: WireAlternative) -> float:
     return each.saved_ms or 0.0
-
-
-def _gain(saved_ms: float, of_ms: float) -> str:
-    """Return a gain in words, with its share of a step."""
-    share = abs(saved_ms) / of_ms if of_ms else 0.0
-    verb = "saves" if saved_ms >= 0 else "costs"
-    return f"{verb} {abs(saved_ms):.3f} ms ({100 * share:.1f} %)"
