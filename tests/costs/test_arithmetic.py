@@ -145,3 +145,15 @@ print(*(hashlib.sha256(part.tobytes()).hexdigest() for part in parts))
     (found,) = printed_on_processors(code, kinds=depth(3, 5))
 
     assert len(found.split()) == 5
+
+
+@pytest.mark.parametrize("count", [1, 5, 8, 10, 11, 34])
+def test_a_row_has_the_same_sum_among_few_rows_and_among_many(count: int) -> None:
+    """Many short rows are added up column by column, few row by row."""
+    rows = np.random.default_rng(count).lognormal(0.0, 9.0, (5_000, count))
+    weights = np.random.default_rng(0).random(count)
+
+    of_many = arithmetic.weighted_sum(rows, weights)
+
+    assert of_many.tolist() == [float(arithmetic.weighted_sum(row, weights)) for row in rows]
+    assert arithmetic.weighted_sum(rows.reshape(2, -1, count), weights).ravel().tolist() == of_many.tolist()
