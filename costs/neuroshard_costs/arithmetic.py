@@ -23,6 +23,7 @@ _FEW_COLUMNS = 4  # of a matrix, for which it is quicker to add up each
 _SHORT_ROW = 10  # of so many rows as follow for each number, it is quicker to add up columns
 _ROWS_PER_COLUMN = 40
 _ADDED_TOGETHER = 8  # numbers of a row, by NumPy
+_CHUNK = 1 << 16  # numbers: temporaries stay in the processor's cache
 _STEPS = 2048  # of the tables: the polynomials need few terms between them
 
 
@@ -183,7 +184,11 @@ def normal_cumulative(values: ArrayLike) -> FloatArray:
 def weighted_sum(rows: FloatArray, weights: FloatArray) -> FloatArray:
     """Return [...] the sums of rows [..., k] times weights [k], added in one order."""
     count = rows.shape[-1]
-    if count > _SHORT_ROW or rows.size < _ROWS_PER_COLUMN * count * count or not rows.flags.c_contiguous:
+    is_in_rows = rows.flags.c_contiguous
+    if is_in_rows and rows.ndim == 2 and rows.size > 2 * _CHUNK:  # noqa: PLR2004 - rows in one list
+        step = _CHUNK // count
+        return np.concatenate([weighted_sum(rows[at : at + step], weights) for at in range(0, len(rows), step)])
+    if count > _SHORT_ROW or rows.size < _ROWS_PER_COLUMN * count * count or not is_in_rows:
         total: FloatArray = np.add.reduce(rows * weights, axis=-1)
         return total
     return _sum_of_columns([rows[..., place] * weights[place] for place in range(count)])
