@@ -77,14 +77,18 @@ class Traits:
     def __init__(self, problem: Problem, slopes: FloatArray) -> None:
         """``slopes`` [r, 2] make loads additive."""
         self._problem, self._slopes = problem, slopes
-        self._known: FloatArray = np.empty((0, NUM_LEVELS + 1))
+        self._room: FloatArray = np.empty((0, NUM_LEVELS + 1))
+        self._known = self._room
 
     def __call__(self) -> FloatArray:
         """Return [kinds, levels + 1] additive times, traffic, and memory of all kinds."""
-        known = len(self._known)
-        if known < len(self._problem.kinds):
-            new = additive_traits(self._problem, self._slopes, first=known)
-            self._known = np.concatenate([self._known, new])
+        known, count = len(self._known), len(self._problem.kinds)
+        if known < count:
+            if count > len(self._room):  # by a half more, so that a few new kinds cost little
+                self._room = np.empty((count + count // 2, NUM_LEVELS + 1))
+                self._room[:known] = self._known
+            self._room[known:count] = additive_traits(self._problem, self._slopes, first=known)
+            self._known = self._room[:count]
         return self._known
 
 

@@ -60,12 +60,12 @@ class State:
         return self.keys.tobytes() + self.kinds[self.order].tobytes()
 
     def _derive(self) -> None:
-        self.total_ms = float(self._problem.step_cost.total_ms(self.levels.max(axis=0)))
+        self.total_ms = float(self._problem.step_cost.total_ms(np.maximum.reduce(self.levels)))
         """The plan's cost."""
         unit = self._problem.kinds.unit[self.kinds]
         self.shards_of_unit: IndexArray = np.bincount(unit, minlength=len(self._problem.units))
         keys = unit * self._problem.num_devices + self.devices
-        self.order: IndexArray = np.argsort(keys, kind="stable")
+        self.order: IndexArray = keys.argsort(kind="stable")
         """[n] the placed shards by unit and device."""
         self.keys: IndexArray = keys[self.order]
         """[n] their unit times the number of devices plus their device, ascending."""
@@ -76,15 +76,15 @@ class State:
         coming = [(source, int(moves.source_kind[choice])), (target, int(moves.target_kind[choice]))]
         stay = np.ones(len(self.kinds), dtype=np.bool_)
         stay[[shard for shard in (moves.source_shard[choice], moves.target_shard[choice]) if shard != NONE]] = False
-        self.kinds = np.append(self.kinds[stay], [kind for _, kind in coming if kind != NONE])
-        self.devices = np.append(self.devices[stay], [device for device, kind in coming if kind != NONE])
+        self.kinds = np.concatenate((self.kinds[stay], [kind for _, kind in coming if kind != NONE]))
+        self.devices = np.concatenate((self.devices[stay], [device for device, kind in coming if kind != NONE]))
         kinds = self._problem.kinds
         pair = [source, target]
         for device in pair:
             here = self.kinds[self.devices == device]
-            self.sums[device] = kinds.representation[here].sum(axis=0) + self._fixed_sums[device]
-            self.levels[device, TRAFFIC] = kinds.traffic[here].sum(axis=0)
-            self.levels[device, MEMORY] = kinds.memory_bytes[here].sum()
+            self.sums[device] = np.add.reduce(kinds.representation[here]) + self._fixed_sums[device]
+            self.levels[device, TRAFFIC] = np.add.reduce(kinds.traffic[here])
+            self.levels[device, MEMORY] = np.add.reduce(kinds.memory_bytes[here])
             self.levels[device] += self._fixed_levels[device]
         self.levels[pair, TIMES] = self._problem.pass_levels(self.sums[pair])
         self._derive()
@@ -100,10 +100,11 @@ class Loads:
         """[n] what each placed shard adds."""
         self.of_devices_ms: FloatArray = weighted_sum(state.levels, prices)
         """[devices] what the levels of each device cost."""
-        peaks = state.levels.max(axis=0)
-        self._paid = np.flatnonzero(prices * peaks > 0)
+        peaks = np.maximum.reduce(state.levels)
+        costs = prices * peaks
+        (self._paid,) = (costs > 0).nonzero()
         self._scale: FloatArray = 1 / peaks[self._paid]
-        self._weights: FloatArray = (prices * peaks)[self._paid] / state.total_ms
+        self._weights: FloatArray = costs[self._paid] / state.total_ms
         self.unevenness: FloatArray = self.unevenness_of(state.levels)
         """[devices] before any move."""
 
@@ -112,7 +113,7 @@ class Loads:
 
         The levels as shares of the peaks, to the power of evenness, weighted by what each peak costs.
         """
-        return weighted_sum(_to_evenness_power(levels[..., self._paid] * self._scale), self._weights)
+        return weighted_sum(_to_evenness_power(levels.take(self._paid, axis=-1) * self._scale), self._weights)
 
 
 class View:
@@ -160,13 +161,13 @@ class LocalSearch:
 
     def _move(self, state: State, loads: Loads, source: int) -> bool:
         """Take the best move away from a device; return whether there was one."""
-        tuning, shards = self._problem.tuning, np.flatnonzero(state.devices == source)
+        tuning, (shards,) = self._problem.tuning, (state.devices == source).nonzero()
         if not len(shards) or self._problem.num_devices == 1:
             return False
         view = View(state, source, loads)
         load, loaded = loads.of_shards, loads.of_devices_ms
-        shards = shards[np.argsort(load[shards], kind="stable")]
-        targets = np.argsort(loaded, kind="stable")
+        shards = shards[load[shards].argsort(kind="stable")]
+        targets = loaded.argsort(kind="stable")
         targets = targets[targets != source][: tuning.num_targets]
         wanted = (loaded[source] - loaded[targets]) / 2
         some = _spread(shards, tuning.num_source_shards)
@@ -190,10 +191,10 @@ class LocalSearch:
         lookups may change with a narrow one of many.
         """
         levels = state.levels[:, :NUM_LEVELS]
-        level = int((levels[source] >= levels.max(axis=0)).argmax())
+        level = int((levels[source] >= np.maximum.reduce(levels)).argmax())
         if level < TRAFFIC.start or not self._problem.tuning.has_moves_by_traffic:
             return []
-        targets = np.argsort(levels[:, level], kind="stable")
+        targets = levels[:, level].argsort(kind="stable")
         targets = targets[targets != source][: self._problem.tuning.num_targets]
         wanted = (levels[source, level] - levels[targets, level]) / 2
         size = self._traits()[state.kinds, level]
@@ -207,14 +208,14 @@ class LocalSearch:
         if not len(moves.target):
             return False
         levels = _after(self._traits(), state.kinds, state.levels, view.source, moves)
-        moves_fit = levels[:, :, MEMORY].max(axis=0) <= self._problem.memory.shard_capacity_bytes
+        moves_fit = np.maximum.reduce(levels[:, :, MEMORY]) <= self._problem.memory.shard_capacity_bytes
         if not moves_fit.all():
             moves, levels = moves.take(moves_fit), levels[:, moves_fit]
             if not len(moves.target):
                 return False
         if len(moves.target) > self._problem.tuning.num_judged:
             likely = _least(*self._outcome(view, moves, levels), self._problem.tuning.num_judged)
-            moves, levels = moves.take(likely), levels[:, likely]
+            moves, levels = moves.take(likely), levels.take(likely, axis=1)
         sums = _after(self._problem.kinds.representation, state.kinds, state.sums, view.source, moves)
         levels[:, :, TIMES] = self._problem.pass_levels(np.maximum(sums, 0.0))
         total, unevenness = self._outcome(view, moves, levels)
@@ -241,7 +242,9 @@ class LocalSearch:
 
 def peak_prices(problem: Problem, state: State) -> FloatArray:
     """Return [levels + 1] the milliseconds that one unit more of each peak costs; memory costs nothing."""
-    return np.append(problem.step_cost.prices(state.levels.max(axis=0)[:NUM_LEVELS]), 0.0)
+    prices = np.zeros(NUM_LEVELS + 1)
+    prices[:NUM_LEVELS] = problem.step_cost.prices(np.maximum.reduce(state.levels)[:NUM_LEVELS])
+    return prices
 
 
 def _additive_levels(problem: Problem, placement: Placement) -> FloatArray:
@@ -299,8 +302,11 @@ def _to_evenness_power(shares: FloatArray) -> FloatArray:
 
 def _least(total: FloatArray, unevenness: FloatArray, count: int) -> IndexArray:
     """Return the positions of the ``count`` least totals, ties by unevenness, ascending."""
-    near = np.flatnonzero(total <= np.partition(total, count - 1)[count - 1])
-    return near[np.lexsort((unevenness[near], total[near]))[:count]]
+    least = total.copy()
+    least.partition(count - 1)
+    (near,) = (total <= least[count - 1]).nonzero()
+    found: IndexArray = near[np.lexsort((unevenness[near], total[near]))[:count]]
+    return found
 
 
 def _after(
@@ -319,11 +325,10 @@ def _after(
 
 def _largest_elsewhere(levels: FloatArray, source: int) -> FloatArray:
     """Return [devices, v] the largest levels over all devices but the source and each one; 0 if there is no other."""
-    others = levels.copy()
+    others, result = levels.copy(), np.empty_like(levels)
     others[source] = 0.0
-    first = others.argmax(axis=0)
-    result = np.broadcast_to(others.max(axis=0), levels.shape).copy()
-    columns = np.arange(levels.shape[1])
+    first, columns = others.argmax(axis=0), np.arange(levels.shape[1])
+    result[:] = others[first, columns]
     others[first, columns] = 0.0
-    result[first, columns] = others.max(axis=0)
+    result[first, columns] = np.maximum.reduce(others)
     return result

@@ -15,6 +15,7 @@ from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.problem.shard_kinds import ShardSize
 
 NONE = -1
+_SIDES = np.arange(2)[:, None, None]
 
 
 class PlacedShards(Protocol):
@@ -83,7 +84,7 @@ def swaps(
     columns = np.arange(len(targets))
     place[targets] = columns
     place_of = place[state.devices]
-    there = np.flatnonzero(place_of != NONE)
+    (there,) = (place_of != NONE).nonzero()
     there = there[np.lexsort((size[there], place_of[there]))]
     if not len(there):
         return relocations(problem, state, shards[:0], targets)
@@ -92,12 +93,11 @@ def swaps(
     place_there = place_of[there]
     key = place_there + size[there] / scale
     partner_size = np.maximum(size[shards, None] - wanted, 0.0) / scale
-    above = key.searchsorted(columns + np.minimum(partner_size, 0.75))
     # [sides, shards, targets] positions next to that size, from 1 on: 0 and the last are of no target.
-    sides = np.stack((above, above + 1))
+    sides = key.searchsorted(columns + np.minimum(partner_size, 0.75)) + _SIDES
     bordered = np.full(len(there) + 2, NONE)
     bordered[1:-1] = place_there
-    found = np.flatnonzero(bordered[sides] == columns)
+    (found,) = (bordered[sides] == columns).ravel().nonzero()
     row, column = np.divmod(found, len(targets))
     shard, target, partner = shards[row % len(shards)], targets[column], there[sides.ravel()[found] - 1]
     shard_kind, partner_kind = state.kinds[shard], state.kinds[partner]
