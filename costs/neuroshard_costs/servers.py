@@ -2,6 +2,9 @@
 
     ids up -> lookups -> pooled embeddings down | gradients up -> updates
 
+GPUs exchange with servers through the memory of their node: pooled embeddings are copied to them, and gradients from
+them, over the link of host memory. Ids are in that memory.
+
 Lookups are those of the cost models where these are of a CPU, which servers then have too. Elsewhere they are counted
 by cores: a row costs one of them a fixed time, and a time for its bytes. Over a link an exchange takes as long as the
 busiest server or trainer needs for its bytes; servers on the trainers' node exchange as a collective of all ranks does.
@@ -10,12 +13,14 @@ busiest server or trainer needs for its bytes; servers on the trainers' node exc
 from dataclasses import dataclass
 
 import numpy as np
+from neuroshard_api.documents.presets import load_presets
 from neuroshard_api.documents.servers import ServerPool
 from neuroshard_api.documents.topology import Link, Topology
 
 from neuroshard_costs.exchanges import MS_PER_SECOND, Exchange, TransferModel
 from neuroshard_costs.shards import FloatArray
 from neuroshard_costs.simulator import constants as c
+from neuroshard_costs.simulator.host_memory import copy_seconds
 
 CORES_SOURCE = "simulated:cpu-cores"
 """Label of times that are counted by cores."""
@@ -34,7 +39,7 @@ class ServerTraffic:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerExchanges:
-    """Milliseconds of a step's exchanges."""
+    """Milliseconds of a step's exchanges, from and to the memory of trainers' devices."""
 
     ids_ms: float
     pooled_ms: float
@@ -88,7 +93,22 @@ def exchanges(
         _over_link(num_bytes.reshape(pool.count, pool.processes).sum(axis=1), link, topology)
         for num_bytes in (traffic.id_bytes, pooled_bytes)
     )
-    return ServerExchanges(ids_ms=ids_ms, pooled_ms=pooled_ms, gradients_ms=pooled_ms)
+    to_ms, from_ms = _copies_ms(float(pooled_bytes.sum()) / topology.num_devices, topology)
+    return ServerExchanges(ids_ms=ids_ms, pooled_ms=pooled_ms + to_ms, gradients_ms=pooled_ms + from_ms)
+
+
+def _copies_ms(num_bytes: float, topology: Topology) -> tuple[float, float]:
+    """Return the times of copies of these bytes to each device, and from it.
+
+    A device whose link to host memory is not known has the slowest of those that are.
+    """
+    if topology.device.is_cpu:
+        return 0.0, 0.0
+    links = {name: each.host_link for name, each in load_presets().items() if not each.device.is_cpu}
+    usual = links.get(topology.device.name) or min(links.values(), key=lambda each: each.to_device_bytes_per_second)
+    link = usual if topology.host_memory is None else topology.host_memory.link
+    to_s, from_s = copy_seconds(link, num_bytes, devices_per_node=topology.devices_per_node)
+    return MS_PER_SECOND * to_s, MS_PER_SECOND * from_s
 
 
 def _over_link(num_bytes: FloatArray, link: Link, topology: Topology) -> float:

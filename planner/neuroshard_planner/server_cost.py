@@ -5,6 +5,7 @@
 
 The exchange of ids is exposed. What servers do in a pass after it takes the devices' time only where it is longer than
 what the slowest device does in that pass; time on the link to host memory, and expansion of repeats, hide nothing.
+Exchanges with GPUs have the copies between these and the memory of their node.
 
 With lookahead all of it is next to a whole step of the devices, the dense part included: the step takes the longer.
 """

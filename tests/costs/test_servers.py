@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from neuroshard_api.documents.presets import load_presets
 from neuroshard_api.documents.servers import ServerPool
 from neuroshard_api.documents.topology import Link
 from neuroshard_costs.servers import ServerTraffic, exchanges, lookup_ms
@@ -10,6 +11,7 @@ from support import builders
 
 LINK = Link(bandwidth_bytes_per_second=1e10, latency_seconds=1e-4)
 COSTS = DeviceSimulator(builders.device_type())
+CPU = builders.device_type(name="cpu-test")
 
 
 def test_the_busiest_server_decides_an_exchange_over_a_link() -> None:
@@ -17,7 +19,7 @@ def test_the_busiest_server_decides_an_exchange_over_a_link() -> None:
     pool = ServerPool(count=2, processes=2, memory_bytes=1, link=LINK, tables=("a",))
     traffic = ServerTraffic(id_bytes=np.array([1e6, 1e6, 0.0, 5e6]), columns=np.array([1.0, 2.0, 0.0, 1.0]))
 
-    found = exchanges(traffic, pool, builders.topology(8), global_batch_size=1_000_000, costs=COSTS)
+    found = exchanges(traffic, pool, builders.topology(8, device=CPU), global_batch_size=1_000_000, costs=COSTS)
 
     assert found.pooled_ms == found.gradients_ms == pytest.approx(0.1 + 1.2)
     assert found.ids_ms == pytest.approx(0.1 + 0.5)
@@ -27,12 +29,52 @@ def test_a_trainers_link_may_be_the_slower_one() -> None:
     """One trainer gets what eight servers send, each over a link of its own."""
     pool = ServerPool(count=8, memory_bytes=1, link=LINK, tables=("a",))
     traffic = ServerTraffic(id_bytes=np.ones(8), columns=np.ones(8))
-    topology = builders.topology(1)
+    topology = builders.topology(1, device=CPU)
 
     found = exchanges(traffic, pool, topology, global_batch_size=1_000_000, costs=COSTS)
 
     sent_ms = 1e3 * 8 * 4e6 / topology.inter_node.bandwidth_bytes_per_second
     assert found.pooled_ms == pytest.approx(max(0.1 + sent_ms, 0.1 + 0.4))
+
+
+def test_pooled_embeddings_are_copied_to_gpus_and_gradients_from_them() -> None:
+    """Two GPUs get 4 MB each, over a link of 40 GB/s of which 81 % is usable; ids stay in host memory."""
+    traffic = ServerTraffic(id_bytes=np.array([1e6]), columns=np.array([100.0]))
+    pool = ServerPool(count=1, memory_bytes=1, link=LINK, tables=("a",))
+    memory = builders.host_memory(gb_per_second=40)
+    on_cpus, on_gpus = (
+        exchanges(
+            traffic,
+            pool,
+            builders.topology(2, device=device, host_memory=memory),
+            global_batch_size=20_000,
+            costs=COSTS,
+        )
+        for device in (CPU, builders.device_type())
+    )
+
+    link_ms, pages_ms = 1e3 * 4e6 / (0.81 * 40e9), 1e3 * 4e6 * 1e-10
+    assert on_gpus.ids_ms == on_cpus.ids_ms
+    assert on_gpus.gradients_ms - on_cpus.gradients_ms == pytest.approx(link_ms)
+    assert on_gpus.pooled_ms - on_cpus.pooled_ms == pytest.approx(link_ms + pages_ms)
+
+
+def test_a_link_to_host_memory_that_is_not_known_is_the_slowest() -> None:
+    """No plan promises more than such GPUs have."""
+    traffic = ServerTraffic(id_bytes=np.array([1e6]), columns=np.array([100.0]))
+    pool = ServerPool(count=1, memory_bytes=1, link=LINK, tables=("a",))
+    times = {
+        name: exchanges(
+            traffic,
+            pool,
+            builders.topology(2, device=builders.device_type(name=name)),
+            global_batch_size=20_000,
+            costs=COSTS,
+        ).gradients_ms
+        for name in ("of-your-own", *load_presets())
+    }
+
+    assert times["of-your-own"] == max(times.values()) > min(times.values())
 
 
 def test_servers_next_to_several_nodes_have_the_link_between_them() -> None:
@@ -60,7 +102,7 @@ def test_servers_on_the_trainers_node_exchange_as_its_ranks_do() -> None:
         exchanges(
             ServerTraffic(id_bytes=np.array([8e4]), columns=np.array([columns])),
             pool,
-            builders.topology(1),
+            builders.topology(1, device=CPU),
             global_batch_size=10_000,
             costs=COSTS,
         )

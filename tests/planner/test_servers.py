@@ -116,7 +116,6 @@ def test_what_servers_do_not_go_with_is_refused(fields: dict[str, Any], message:
 
 
 UNTRAINED: dict[str, tuple[dict[str, Any], str]] = {
-    "GPUs": ({"topology": builders.topology(2)}, "servers: serve trainers on CPUs"),
     "a pipeline": ({"pipeline": Pipeline.SPARSE_DIST}, "pipeline: is sparse-dist"),
 }
 

@@ -368,7 +368,7 @@ def _reporter(
         report_every=job.spec.training.log_every_steps,
         window=window,
         first_step=first_step,
-        group=process.group if process.trainers is None else process.trainers,
+        group=process.trainers_on_host or process.group,
         replicated_optimizer=state.replicated_optimizer,
         samples_per_step=data.global_batch_size,
         drift=places.run_dir if experimental.watch_drift else False,

@@ -277,8 +277,10 @@ class TrainingLoop:
         """Train on all batches, and give the loss of this rank's samples after each. Gradients are means over ranks."""
         size = self._schedule.global_batch_size
         positions = range(self._schedule.first_position, self._schedule.position(self._schedule.num_steps), size)
-        if self._pipeline is not None:  # it copies the batches to the device itself
-            batches = counted(self._data.training(positions, torch.device("cpu")), self._reporter.count_distinct)
+        if self._pipeline is not None:
+            copies_itself = isinstance(self._pipeline, BatchPipeline)
+            device = torch.device("cpu") if copies_itself else self._process.device
+            batches = counted(self._data.training(positions, device), self._reporter.count_distinct)
             yield from self._reporter.pipelined(batches, self._pipeline.progress)
             return
         batches = counted(self._data.training(positions, self._process.device), self._reporter.count_distinct)

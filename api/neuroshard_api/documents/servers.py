@@ -145,11 +145,6 @@ def untrained_servers(request: "PlanRequest") -> str | None:
     """Return the first reason that NeuroShard's trainer cannot train servers that a plan may have. None: it can."""
     if request.servers is None:
         return None
-    if not request.topology.device.is_cpu:
-        return (
-            f"servers: serve trainers on CPUs, and the devices are {request.topology.device.name}"
-            "; hint: give host memory of the GPU nodes (topology.host_memory), or leave servers out"
-        )
     if request.pipeline.value != "none":
         return f"pipeline: is {request.pipeline.value}, and servers answer one batch after the other; hint: set none"
     return None

@@ -115,8 +115,8 @@ class Experimental(Part):
     """How samples are drawn, ordered, and read."""
     embedding_servers: EmbeddingServers | None = None
     """Embedding servers: pods next to the workers, or processes of `neuroshard run`. Their ranks come after the
-    trainers', which are on CPUs. Needs experimental.pipeline None, and the optimizer SGD, Adagrad, or RowWiseAdagrad;
-    in a queue of Kueue's also JobSet. Can be changed only while the job is suspended. If unset: there are none."""
+    trainers'. Needs experimental.pipeline None, and the optimizer SGD, Adagrad, or RowWiseAdagrad; in a queue of
+    Kueue's also JobSet. Can be changed only while the job is suspended. If unset: there are none."""
     elastic: Elastic | None = None
     """Numbers of nodes that the job may train on, in a cluster: on as many as there are, at most trainer.numNodes, and
     each under a plan of its own. Can be changed only while the job is suspended. If unset: trainer.numNodes alone."""

@@ -222,12 +222,6 @@ _SERVER_RULES = (
         "experimental.embeddingServers serve one number of nodes, and experimental.elastic changes it; hint: leave one "
         "of them out",
     ),
-    _with_servers(
-        f"!{HAS_GPUS}",
-        lambda spec: spec.trainer.num_gpus_per_node == 0,
-        "experimental.embeddingServers serve trainers on CPUs; hint: give host memory of the GPU nodes "
-        "(planner.hostMemoryPerNode), or leave embeddingServers out",
-    ),
 )
 
 

@@ -273,6 +273,9 @@ HOST_NODE_RATE = Constant(
     ConstantTrust.ASSUMED,
     "read and written by all devices of a node: two sockets with eight channels of DDR4-3200 have 410 GB/s",
 )
+HOST_PAGES_BYTE_SECONDS = Constant(
+    1e-10, "s per byte", ConstantTrust.ASSUMED, "a core copies to locked pages: some 10 GB/s, read and written"
+)
 CACHED_KEY_PASS_BYTES = Constant(
     16, "bytes per lookup", ConstantTrust.DOCUMENTED, "FBGEMM get_unique_indices: 8-byte keys read and written"
 )

@@ -92,6 +92,19 @@ def host_state_row_bytes(shards: ShardArrays) -> FloatArray:
     return size
 
 
+def copy_seconds(link: HostLink, num_bytes: float, *, devices_per_node: int) -> tuple[float, float]:
+    """Return the seconds of a copy of values to each device of a node at once, and of one from it.
+
+    Values on the way to a device are copied to locked pages first; those from it are received there.
+    """
+    share = c.HOST_NODE_RATE / devices_per_node
+    up, down = (
+        num_bytes / min(rate * c.HOST_LINK_EFFICIENCY, share)
+        for rate in (link.to_device_bytes_per_second, link.from_device_bytes_per_second)
+    )
+    return up + num_bytes * c.HOST_PAGES_BYTE_SECONDS, down
+
+
 def _read_rate(link: HostLink, devices_per_node: int) -> float:
     """Return bytes per second of rows that are read."""
     return min(link.to_device_bytes_per_second * c.HOST_LINK_EFFICIENCY, c.HOST_NODE_RATE / devices_per_node)

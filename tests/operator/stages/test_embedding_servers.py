@@ -67,6 +67,24 @@ def test_a_worker_of_another_node_that_fails_starts_all_again() -> None:
     assert story.world.doubled == []
 
 
+def test_servers_of_gpus_ask_for_none() -> None:
+    """Nor for nodes with the GPUs that the plan is for."""
+    gpus = {"numNodes": 2, "resourcesPerNode": {"limits": {"nvidia.com/gpu": 4}}}
+    story = ServerStory(trainer=gpus)
+    story.world.hardware = builders.hardware()
+    story.planned()
+    [workers], [servers] = (
+        [job["spec"]["template"]["spec"] for job in story.world.of_kind("Job", role)]
+        for role in (names.WORKER, names.SERVER)
+    )
+
+    assert workers["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == 4
+    assert servers["containers"][0]["resources"] == {"limits": {"memory": "8Gi", "cpu": 4}}
+    assert "nodeSelector" not in servers
+    story.start_workers()
+    assert story.seen == ("Running", "AllWorkersReady")
+
+
 def test_servers_have_their_own_memory_and_the_rights_of_workers() -> None:
     """What they may do in the cluster is what workers may, so that no further Role is made."""
     story = ServerStory().planned()

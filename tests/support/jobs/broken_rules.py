@@ -409,14 +409,6 @@ RULES = (
         trainer={"numNodes": 2},
     ),
     broken_rule(
-        "servers-of-gpus",
-        "spec",
-        "experimental.embeddingServers serve trainers on CPUs; hint: give host memory of the GPU nodes "
-        "(planner.hostMemoryPerNode), or leave embeddingServers out",
-        experimental=SERVED,
-        trainer={"resourcesPerNode": GPUS},
-    ),
-    broken_rule(
         "servers-of-another-trainer",
         "spec",
         "experimental.embeddingServers need NeuroShard's own trainer; hint: leave trainer.command out",

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 from neuroshard_api.documents.step_report import StepReport
-from neuroshard_trainer.measure.step_marks import is_timed
-from neuroshard_trainer.measure.step_reporter import StepReporter
+from neuroshard_trainer.measure.step_marks import StepMarks, TimedPart, is_timed
+from neuroshard_trainer.measure.step_reporter import MarkedStep, StepReporter, host_bound_parts
 from neuroshard_trainer.ranks.clocks import CudaClock
 from neuroshard_trainer.sharding.live_sharding import sharded_collections
 from support.profiler.cuda_events import SimulatedGpu
@@ -100,6 +100,20 @@ def test_a_part_says_whether_the_device_waited_for_the_host(
     assert shares.binds("forward_compute", "backward_compute") == is_bound
     measured_ms = reports[0].ranks[0].forward_compute_ms
     assert measured_ms == pytest.approx(5.0 if queued_ms else 5.0 + launch_ms)
+
+
+def test_a_wait_for_servers_is_none_for_the_host() -> None:
+    """The host waits itself: nothing is launched too late."""
+    gpu = SimulatedGpu()
+    marks = StepMarks(CudaClock(new_event=gpu.event, host_ns=lambda: int(gpu.host_ms * 1e6)))
+    marks.start()
+    for part in (TimedPart.SERVERS, TimedPart.FORWARD_COMPUTE):
+        begin = marks.mark()
+        gpu.host_ms += 5.0
+        marks.end(part, None, begin)
+    step = MarkedStep(begin=None, end=None, waits=(), intervals=tuple(marks.stop()))
+
+    assert host_bound_parts(step, dict.fromkeys(TimedPart, 5.0)) == {TimedPart.FORWARD_COMPUTE}
 
 
 def test_a_cpu_waits_for_no_host(tmp_path: Path, group: Any) -> None:

@@ -39,6 +39,17 @@ def test_the_lists_of_tables_on_servers_are_apart_from_a_batch(tmp_path: Path) -
     assert of_trainer.lookups_by_sample.lengths().shape == (3 * 2048,)
 
 
+def test_no_device_gets_lookups_of_tables_on_servers(tmp_path: Path) -> None:
+    """They travel from host memory; what watches a batch has all lookups on its device."""
+    (batch,) = opened(tmp_path, rank=0, readerProcesses=0).training(range(1), torch.device("meta"))
+
+    assert {batch.dense.device.type, batch.labels.device.type, batch.lookups.values().device.type} == {"meta"}
+    (far,) = batch.group_lookups
+    assert far.values().device == CPU
+    assert batch.lookups_by_sample.values().device.type == "meta"
+    assert batch.lookups_by_sample.lengths().shape == (3 * 2048,)
+
+
 def test_a_server_has_as_many_batches_as_trainers_whose_readers_share_an_evaluation(tmp_path: Path) -> None:
     """A server reads nothing, and answers each batch that a trainer has."""
     found = [opened(tmp_path, rank=rank, readerProcesses=2) for rank in (0, 1, 2)]

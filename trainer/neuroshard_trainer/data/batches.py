@@ -31,7 +31,8 @@ class Batch(Pipelineable):  # type: ignore[misc] # torchrec's, untyped
     num_distinct: tuple[int, ...] = ()
     """By group, samples that have lists of their own."""
     group_lookups: tuple[KeyedJaggedTensor, ...] = ()
-    """Distinct lists of each group in the grouped form; ``lookups`` are of all other features."""
+    """Distinct lists of each group in the grouped form, or those of tables on servers, which no device gets.
+    ``lookups`` are of all other features."""
     groups_apart: tuple[int, ...] = ()
     """Positions of those groups among the first samples."""
 
@@ -51,11 +52,14 @@ class Batch(Pipelineable):  # type: ignore[misc] # torchrec's, untyped
         """All lookups with a list for every sample, empty where it repeats that of the sample before."""
         if not self.group_lookups:
             return self.lookups
+        apart = self.group_lookups
+        if self.first_samples is None:  # of tables on servers
+            apart = tuple(each.to(self.dense.device) for each in apart)
         parts = [self.lookups] if self.lookups.keys() else []
         lengths = [each.lengths().view(len(each.keys()), -1) for each in parts]
-        for group, lookups in zip(self.groups_apart, self.group_lookups, strict=True):
+        for group, lookups in zip(self.groups_apart, apart, strict=True):
             own = lookups.lengths().view(len(lookups.keys()), -1)
-            if self.first_samples is None:  # of tables on servers
+            if self.first_samples is None:
                 lengths.append(own)
                 continue
             positions = self.first_samples[group]
@@ -64,7 +68,7 @@ class Batch(Pipelineable):  # type: ignore[misc] # torchrec's, untyped
             spread = own.new_zeros(len(own), len(positions))
             spread[:, is_first] = own
             lengths.append(spread)
-        parts += self.group_lookups
+        parts += apart
         return KeyedJaggedTensor(
             keys=[key for each in parts for key in each.keys()],  # noqa: SIM118 - no dictionary
             values=torch.cat([each.values() for each in parts]),
@@ -101,7 +105,9 @@ class Batch(Pipelineable):  # type: ignore[misc] # torchrec's, untyped
             if self.first_samples is None
             else self.first_samples.to(device, non_blocking=non_blocking),
             num_distinct=self.num_distinct,
-            group_lookups=tuple(each.to(device, non_blocking=non_blocking) for each in self.group_lookups),
+            group_lookups=self.group_lookups
+            if self.first_samples is None
+            else tuple(each.to(device, non_blocking=non_blocking) for each in self.group_lookups),
             groups_apart=self.groups_apart,
         )
 

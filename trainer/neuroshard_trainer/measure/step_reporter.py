@@ -479,12 +479,14 @@ def _times_of(step: MarkedStep, marks_ms: Sequence[float]) -> StepTimes:
 def host_bound_parts(step: MarkedStep, times: StepTimes) -> frozenset[TimedPart] | None:
     """Return the parts in which the device can have waited for the host for a tenth of the measured time or longer.
 
-    None: the host is what computes.
+    None: the host is what computes. A wait for embedding servers is one for other processes than this host's.
     """
     limits_ms: dict[TimedPart, float] = {}
     for interval in step.intervals:
         if interval.idle_limit_ms is None:
             return None
+        if interval.part is TimedPart.SERVERS:
+            continue
         limits_ms[interval.part] = limits_ms.get(interval.part, 0.0) + interval.idle_limit_ms
     return frozenset(
         part for part, limit_ms in limits_ms.items() if limit_ms and limit_ms >= HOST_BOUND_SHARE * times.get(part, 0.0)

@@ -132,7 +132,7 @@ def _own_shards(
     try:
         env = ShardingEnv.from_process_group(world) if trainers is None else _environment(trainers)
         if given is not None and isinstance(model, ServedModel):
-            model.shard_far(given, own)
+            model.shard_far(given, own, device)
         if given is not None and given.replication is not None:
             return AveragedModel(model, plan, own, given=given, device=device, timeout_seconds=timeout_seconds)
         wrapper = None

@@ -5,7 +5,7 @@ import os
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
@@ -76,8 +76,10 @@ class Process:
     num_servers: int = 0
     """Processes of embedding servers, whose ranks come after the trainers'."""
     trainers: dist.ProcessGroup | None = None
-    """The trainers, for their tables and dense part. If unset: all ranks are trainers, in the default group; or this is
-    a server."""
+    """The trainers, for their tables and dense part on their devices. If unset: all ranks are trainers, in the default
+    group; or this is a server."""
+    trainers_on_host: dist.ProcessGroup | None = None
+    """The trainers, for CPU tensors. If unset: all ranks are trainers; or this is a server."""
     peers: Peers | None = None
     """All ranks by name. If unset: there are no servers among them."""
 
@@ -107,35 +109,39 @@ def start_process(
 ) -> Process:
     """Choose the device, meet the other ranks, and log what is unlike the plan's conditions.
 
+    An embedding server computes on the CPU, whatever its host has and the trainers do.
+
     Raises:
         InputError: the device or the node is not what the job and the plan are for.
         PeerLostError: the others did not come.
         CommunicationError: NCCL cannot be set up.
     """
-    cuda = None if choice == "cpu" else Cuda.here()
+    is_server = launched.rank >= plan.num_devices
+    cuda = None if choice == "cpu" or is_server else Cuda.here()
     device = torch.device("cpu")
     if cuda is not None:
         device = chosen_device(choice, cuda, local_rank=launched.local_rank, needs_gpu=why_gpu_is_needed(job, plan))
     os.environ[POD_SIZE_VARIABLE] = str(plan.request.topology.nodes_per_domain)
-    num_servers = plan.num_server_processes
+    servers = plan.request.servers if plan.num_server_processes else None
     warnings: list[str | None] = []
     num_local = min(launched.local_world_size, plan.num_devices - (launched.rank - launched.local_rank))
     if num_local > 0:  # this node has trainers
         warnings.append(require_planned_nodes(plan, local_world_size=num_local, device=device))
     timeout_seconds = job.spec.experimental.rendezvous.timeout_seconds
     if cuda is None or device.type == "cpu":
-        process = joined(device, timeout_seconds=timeout_seconds, servers=plan.request.servers if num_servers else None)
+        process = joined(device, timeout_seconds=timeout_seconds, servers=servers)
         if plan.bundle is not None and not plan.bundle.source.startswith("cpu:"):
             planned = plan.request.topology.device.name
             warnings.append(f"training on the CPU under a plan for {planned}: measured times will differ")
     else:
         nccl_log = log_to(nccl_log_folder, rank=launched.rank)
-        process = joined(device, timeout_seconds=timeout_seconds)
-        warnings.append(unlike_devices(gathered(cuda.devices[launched.local_rank], process.group)))
+        process = joined(device, timeout_seconds=timeout_seconds, servers=servers)
+        trainers = process.trainers_on_host or process.group
+        warnings.append(unlike_devices(gathered(cuda.devices[launched.local_rank], trainers)))
         warnings.append(nccl_warning(nccl_log, num_nodes=plan.num_nodes))
         if process.is_first:
             logger.info("%s", cuda.versions())
-    if num_servers and any(each.sharding_type.is_by_node for each in plan.tables):
+    if servers is not None and any(each.sharding_type.is_by_node for each in plan.tables):
         join_nodes(
             num_trainers=plan.num_devices,
             per_node=plan.request.topology.devices_per_domain,
@@ -151,6 +157,9 @@ def start_process(
 def joined(device: torch.device, *, timeout_seconds: float, servers: ServerPool | None = None) -> Process:
     """Meet the other processes.
 
+    Without servers, the default group is that of the devices' collectives. Servers have none of these: with them the
+    default group, in which trainers exchange with servers, is gloo's, and the trainers' devices have a group of theirs.
+
     Args:
         device: that this process computes on.
         timeout_seconds: how long any collective operation waits for the others.
@@ -161,23 +170,29 @@ def joined(device: torch.device, *, timeout_seconds: float, servers: ServerPool 
         CommunicationError: NCCL cannot be set up.
     """
     timeout = timedelta(seconds=timeout_seconds)
+    num_servers = 0 if servers is None else servers.num_processes
     if device.type == "cpu":
         keep_freed_memory()  # as the profiler did whose times the plan was made from
         compute_on_one_core()
     else:
         torch.cuda.set_device(device)
     with lost_peers(lambda: "while meeting the others", trains=lambda: False):
-        if device.type == "cuda":  # with a device the communicator is made now: its errors are those of the set-up
-            dist.init_process_group("nccl", timeout=timeout, device_id=device)
-        else:
-            dist.init_process_group("gloo", timeout=timeout)
+        # With a device the communicator is made now: its errors are those of the set-up.
+        on_device: dict[str, Any] = {"backend": "gloo"}
+        if device.type == "cuda":
+            on_device = {"backend": "nccl", "device_id": device}
+        dist.init_process_group(**({"backend": "gloo"} if num_servers else on_device), timeout=timeout)
         group = new_group(timeout_seconds)
-        trainers = peers = None
-        num_servers = 0 if servers is None else servers.num_processes
+        trainers = trainers_on_host = peers = None
         if servers is not None:
             num_trainers = dist.get_world_size() - num_servers
-            found = dist.new_group(list(range(num_trainers)), timeout=timeout)
-            trainers = found if isinstance(found, dist.ProcessGroup) else None  # a server is not in it
+            trainers, trainers_on_host = (
+                found if isinstance(found, dist.ProcessGroup) else None  # a server is in neither
+                for found in (
+                    dist.new_group(list(range(num_trainers)), timeout=timeout, **on_device),
+                    dist.new_group(list(range(num_trainers)), timeout=timeout, backend="gloo"),
+                )
+            )
             process = dist.get_rank() - num_trainers
             peers = Peers.met(group, server=servers.process_name(process) if process >= 0 else None)
     return Process(
@@ -187,6 +202,7 @@ def joined(device: torch.device, *, timeout_seconds: float, servers: ServerPool 
         group=group,
         num_servers=num_servers,
         trainers=trainers,
+        trainers_on_host=trainers_on_host,
         peers=peers,
     )
 

@@ -4,12 +4,13 @@
     tables.1    tables on servers                  sharded over all ranks, with shards on servers alone
 
 The second collection is sharded before DistributedModelParallel gets the model, which leaves it as it is. A server has
-nothing but this collection; its batches have no samples. Checkpoints have the names of a model with one collection
+nothing but this collection; its batches have no samples. It is in host memory on all ranks, and its exchanges are
+gloo's; pooled embeddings are copied to the GPUs of trainers. Checkpoints have the names of a model with one collection
 (`common_name`), so that a run may continue with other servers, or none.
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -34,6 +35,7 @@ from torchrec.optim.keyed import CombinedOptimizer
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
 from neuroshard_trainer.model.dlrm import TABLES_PATH, RecommendationModel, bag_collection
+from neuroshard_trainer.servers.copies import DeviceCopies, copies_of
 from neuroshard_trainer.sharding.plan_adapter import sharding_plan
 
 NEAR_PATH, FAR_PATH = f"{TABLES_PATH}.0", f"{TABLES_PATH}.1"
@@ -59,11 +61,10 @@ class RowsAhead:
             self._leaf = self._found.result().values().detach().requires_grad_()
         return self._leaf
 
-    def to_dict(self) -> Mapping[str, torch.Tensor]:
-        """Wait for the pooled embeddings by feature."""
-        found, leaf = self._found.result(), self.values()
-        by_feature: Mapping[str, torch.Tensor] = KeyedTensor(found.keys(), found.length_per_key(), leaf).to_dict()
-        return by_feature
+    def wait(self) -> KeyedTensor:
+        """Wait for the pooled embeddings of all features."""
+        found = self._found.result()
+        return KeyedTensor(found.keys(), found.length_per_key(), self.values())
 
     def give_back(self) -> None:
         """Exchange the gradients, by which servers update their rows. All ranks must call this."""
@@ -101,6 +102,7 @@ class ServedModel(RecommendationModel):
         near = [table for table in tables if table.name not in names]
         self.tables = nn.ModuleList([bag_collection(near), bag_collection(far)])
         self._gradient_factor = 1.0
+        self._copies: DeviceCopies | None = None
         self.ahead = ExchangesAhead()
         self.wait_hooks: tuple[Callable[[], None], Callable[[], None]] = (_nothing, _nothing)
         """Called before and after each wait for servers in forward passes: to send ids, and for pooled embeddings."""
@@ -110,11 +112,12 @@ class ServedModel(RecommendationModel):
         """The collection of the tables on servers."""
         return cast("nn.ModuleList", self.tables)[1]
 
-    def shard_far(self, plan: GivenPlan, sharder: EmbeddingBagCollectionSharder) -> None:
-        """Shard the tables on servers over all ranks. Needs no collectives."""
+    def shard_far(self, plan: GivenPlan, sharder: EmbeddingBagCollectionSharder, device: torch.device) -> None:
+        """Shard the tables on servers over all ranks, for a trainer on a device. Needs no collectives."""
         collections = cast("nn.ModuleList", self.tables)
         collections[1] = sharded_far(collections[1], plan, sharder)
         self._gradient_factor = dist.get_world_size() / plan.num_devices
+        self._copies = copies_of(device)
 
     def forward(  # type: ignore[override] # tables on servers have lookups of their own
         self, dense: torch.Tensor, lookups: KeyedJaggedTensor, far_lookups: Sequence[KeyedJaggedTensor]
@@ -134,9 +137,10 @@ class ServedModel(RecommendationModel):
         embedded_dense = self.dense_arch(dense)
         pooled = near_tables(lookups).to_dict()
         begin()
-        found = far.to_dict()
+        found = far.wait()
+        values = _brought(found.values(), self._gradient_factor, self._copies)
         end()
-        pooled.update({name: _scaled(values, self._gradient_factor) for name, values in found.items()})
+        pooled.update(KeyedTensor(found.keys(), found.length_per_key(), values).to_dict())
         return self._logits(embedded_dense, pooled)
 
 
@@ -175,24 +179,25 @@ class ServerModel(nn.Module):
         return pooled.sum(dim=1)
 
 
-class _Scaled(torch.autograd.Function):
-    """Gradients times a factor."""
+class _Brought(torch.autograd.Function):
+    """Values on the trainer's device, and their gradients in host memory, times a factor."""
 
     @staticmethod
-    def forward(ctx: Any, values: torch.Tensor, factor: float) -> torch.Tensor:  # noqa: ANN401 - torch's
+    def forward(ctx: Any, values: torch.Tensor, factor: float, copies: DeviceCopies | None) -> torch.Tensor:  # noqa: ANN401 - torch's
         """Return the values."""
-        ctx.factor = factor
-        return values.view_as(values)
+        ctx.factor, ctx.copies = factor, copies
+        return values.view_as(values) if copies is None else copies.to_device(values)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # noqa: ANN401 - torch's
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:  # noqa: ANN401 - torch's
         """Return the gradient times the factor."""
-        return gradient * ctx.factor, None
+        scaled = gradient * ctx.factor
+        return (scaled if ctx.copies is None else ctx.copies.to_host(scaled)), None, None
 
 
-def _scaled(values: torch.Tensor, factor: float) -> torch.Tensor:
-    """Return the values, whose gradients TorchRec divides by all ranks and not by those that have samples."""
-    found: torch.Tensor = _Scaled.apply(values, factor)
+def _brought(values: torch.Tensor, factor: float, copies: DeviceCopies | None) -> torch.Tensor:
+    """Return servers' values on the device; TorchRec divides gradients by all ranks, not by those that have samples."""
+    found: torch.Tensor = _Brought.apply(values, factor, copies)
     return found
 
 
