@@ -37,7 +37,7 @@ from neuroshard_dlrm.plan_file import is_plan_file, read_placement, read_plan
 from neuroshard_dlrm.plans import Plan
 from neuroshard_dlrm.requests import read_document, request_of
 from neuroshard_dlrm.results import Comparison, Difference, Estimate, Explanation, Score, Tables
-from neuroshard_dlrm.scoring import answered, given_plan, scored_plan, torchrec_tables
+from neuroshard_dlrm.scoring import GivenShards, answered, given_plan, scored_plan, torchrec_tables
 
 if TYPE_CHECKING:
     from torchrec.distributed.types import ShardingPlan
@@ -136,14 +136,14 @@ def score(
             return request_of(source_from(source, question), options, algorithm, with_dense_of_jobs=True)
 
         if isinstance(plan, Plan):
-            request, tables = answered(plan.document(), options, where="the plan")
+            given = answered(plan.document(), options, where="the plan")
         elif isinstance(plan, str | Path):
-            request, tables = given_plan(Path(plan), options, ask=ask)
+            given = given_plan(Path(plan), options, ask=ask)
         else:
             request = ask(Algorithm.TORCHREC)
-            tables = torchrec_tables(plan, request, where="the plan")
-        bundle = _bundle(options, request)
-        found = scored_plan(request, tables, bundle=bundle)
+            given = GivenShards(request=request, tables=torchrec_tables(plan, request, where="the plan"))
+        bundle = _bundle(options, given.request)
+        found = scored_plan(given, bundle=bundle)
     return Score(Plan(found.plan, bundle), Explanation(found.explanation), found.moves)
 
 

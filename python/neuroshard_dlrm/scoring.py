@@ -30,6 +30,17 @@ FIRST_BYTES = 1024  # blanks may come before a brace
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class GivenShards:
+    """Shards from anywhere, and what they answer."""
+
+    request: PlanRequest
+    tables: tuple[TablePlacement, ...]
+    """On devices."""
+    served: tuple[TablePlacement, ...] = ()
+    """On embedding servers."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ScoredPlan:
     """A plan with its price."""
 
@@ -39,15 +50,15 @@ class ScoredPlan:
     """Of up to three tables, those that save most."""
 
 
-def scored_plan(request: PlanRequest, tables: tuple[TablePlacement, ...], *, bundle: CostBundle) -> ScoredPlan:
-    """Return the price of shards from anywhere; they need not fit. Raises PlanError or RequestError."""
-    plan = imported_plan(tables, request, bundle=bundle, must_fit=False)
+def scored_plan(given: GivenShards, *, bundle: CostBundle) -> ScoredPlan:
+    """Return the price of shards; they need not fit. Raises PlanError or RequestError."""
+    plan = imported_plan(given.tables, given.request, bundle=bundle, must_fit=False, served=given.served)
     return ScoredPlan(
         plan=plan, explanation=explain_plan(plan, bundle=bundle), moves=tuple(best_moves(plan, bundle=bundle))
     )
 
 
-def given_plan(path: Path, options: RequestOptions, *, ask: Ask) -> tuple[PlanRequest, tuple[TablePlacement, ...]]:
+def given_plan(path: Path, options: RequestOptions, *, ask: Ask) -> GivenShards:
     """Return the request of a plan, and its shards. Raises CommandError, DocumentError, or MissingPackageError."""
     if path.name.endswith(".csv"):
         raise CommandError(f"{path}: is CSV, which a table set may be; hint: give the plan first, and then its tables")
@@ -60,7 +71,7 @@ def given_plan(path: Path, options: RequestOptions, *, ask: Ask) -> tuple[PlanRe
     return answered(GivenPlan.from_data(raw, where=str(path)), options, where=str(path))
 
 
-def answered(plan: GivenPlan, options: RequestOptions, *, where: str) -> tuple[PlanRequest, tuple[TablePlacement, ...]]:
+def answered(plan: GivenPlan, options: RequestOptions, *, where: str) -> GivenShards:
     """Return the request of a plan that says it, and its shards. Raises CommandError where options say it again."""
     require_no_options(options, but=frozenset({"bundle"}), where=where)
     if plan.replication is not None:
@@ -68,12 +79,11 @@ def answered(plan: GivenPlan, options: RequestOptions, *, where: str) -> tuple[P
             f"{where}: replication: plans with groups of devices have their price from the search alone; "
             "hint: read it with `neuroshard explain`"
         )
-    if plan.servers is not None:
-        raise CommandError(
-            f"{where}: servers: plans with embedding servers have their price from the search alone; "
-            "hint: read it with `neuroshard explain`"
-        )
-    return plan.resolved, plan.tables
+    resolved = plan.resolved
+    if plan.servers is None:
+        return GivenShards(request=resolved, tables=plan.tables)
+    chosen = {"tables": plan.trained_tables, "constraints": resolved.constraints}
+    return GivenShards(request=plan.request.model_copy(update=chosen), tables=plan.tables, served=plan.servers.tables)
 
 
 def _is_document(path: Path) -> bool:
@@ -86,9 +96,7 @@ def _is_document(path: Path) -> bool:
         return file.read(FIRST_BYTES).lstrip().startswith(b"{")
 
 
-def _torchrec_plan(
-    path: Path, exported: TorchRecPlan | None, ask: Ask
-) -> tuple[PlanRequest, tuple[TablePlacement, ...]]:
+def _torchrec_plan(path: Path, exported: TorchRecPlan | None, ask: Ask) -> GivenShards:
     """Return the same of a plan in TorchRec's words; ``exported`` None: the file is a pickle."""
     request = ask(Algorithm.TORCHREC)
     require_torchrec("a plan of TorchRec's")
@@ -111,7 +119,7 @@ def _torchrec_plan(
         found = load_sharding_plan(exported)
     else:
         found = read_pickled_plan(path)
-    return request, torchrec_tables(found, request, where=str(path))
+    return GivenShards(request=request, tables=torchrec_tables(found, request, where=str(path)))
 
 
 def torchrec_tables(found: "ShardingPlan", request: PlanRequest, *, where: str) -> tuple[TablePlacement, ...]:

@@ -1,9 +1,11 @@
-"""Embedding servers as an option: what it assumes, where it is refused, and what shows them."""
+"""Embedding servers as an option: what it assumes, where it is refused, and the commands that take a plan with them."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+from neuroshard_api.documents.plan import GivenPlan, Plan, ServedTables
 from neuroshard_api.documents.servers import ServerPolicy, ServerPool
 from neuroshard_api.process.failures import CommandError
 from neuroshard_dlrm.servers import with_server_pool
@@ -72,13 +74,17 @@ def test_other_words_are_refused_with_the_form(text: str) -> None:
         pool_of(text, topology=builders.topology(2))
 
 
-def test_a_plan_and_a_comparison_have_servers(neuroshard: Any, tmp_path: Any) -> None:
-    """A set that fits no two devices is planned with servers, and baselines, which have none, find no plan."""
-    tables = tmp_path / "tables.csv"
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ...]:
+    """Arguments of a set that fits no two devices, with servers."""
+    tables = tmp_path_factory.mktemp("served") / "tables.csv"
     rows = ["name,num_embeddings,embedding_dim,pooling_factor", "history,1000000000,64,1", "item,100000,64,10"]
     tables.write_text("\n".join(rows))
-    asked = (tables, *quick(2), "--servers", "2x300GiB,gbps=400")
+    return (tables, *quick(2), "--servers", "2x300GiB,gbps=400")
 
+
+def test_a_plan_and_a_comparison_have_servers(neuroshard: Any, asked: tuple[Any, ...]) -> None:
+    """A set that fits no two devices is planned with servers, and baselines, which have none, find no plan."""
     planned = neuroshard("plan", *asked)
     compared = neuroshard("compare", *asked, "--json")
 
@@ -89,3 +95,28 @@ def test_a_plan_and_a_comparison_have_servers(neuroshard: Any, tmp_path: Any) ->
     assert first["predicted"]["devices"][0]["server_ms"] > 0
     assert others
     assert all("problem" in each for each in others)
+
+
+def test_a_plan_with_servers_is_scored_as_it_was_searched(
+    neuroshard: Any, asked: tuple[Any, ...], tmp_path: Path
+) -> None:
+    """With its price or without, and other commands take what it writes."""
+    out, bare, scored = (tmp_path / f"{name}.json" for name in ("plan", "bare", "scored"))
+    assert neuroshard("plan", *asked, "--out", out).code == 0
+    plan = Plan.read(out)
+    bare.write_text(
+        GivenPlan(
+            algorithm=plan.algorithm,
+            tables=plan.tables,
+            servers=ServedTables(tables=plan.servers.tables),  # type: ignore[union-attr] # it has
+            request=plan.request,
+        ).to_json()
+    )
+
+    for given in (out, bare):
+        found = neuroshard("score", given, "--out", scored)
+        assert (found.code, found.err.count("error")) == (0, 0), found.err
+        again = Plan.read(scored)
+        assert (again.predicted, again.servers, again.step) == (plan.predicted, plan.servers, plan.step)
+    for command in (("explain", scored, "--json"), ("validate", scored), ("diff", out, scored), ("report", scored)):
+        assert neuroshard(*command).code == 0

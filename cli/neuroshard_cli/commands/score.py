@@ -39,9 +39,9 @@ def score(
 
     if out is not None:
         check_writable(out)
-    request, tables = given_plan(plan, options, ask=partial(build_request, options, with_dense_of_jobs=True))
-    bundle = find_bundle(options.bundle, request.topology.device)
-    scored = scored_plan(request, tables, bundle=bundle)
+    given = given_plan(plan, options, ask=partial(build_request, options, with_dense_of_jobs=True))
+    bundle = find_bundle(options.bundle, given.request.topology.device)
+    scored = scored_plan(given, bundle=bundle)
     explanation, moves = scored.explanation, scored.moves
 
     def show() -> None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from neuroshard_api.documents.plan import GivenPlan, Plan, TablePlacement
 from neuroshard_api.documents.request import PlanRequest
+from neuroshard_api.documents.served_request import request_of_servers
 
 from neuroshard_planner.dense.replicated import with_replicated_cost
 from neuroshard_planner.planning import Bundle, attempts, document
@@ -12,26 +13,40 @@ from neuroshard_planner.plans.tables import is_searched, placement_of
 from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.search.bounds import FamilyBounds, single_unit_bound_ms
 from neuroshard_planner.search.by_columns import Found
+from neuroshard_planner.server_cost import priced_servers, with_servers
+from neuroshard_planner.servers import without_served
 from neuroshard_planner.whole_step import with_whole_step
 
 
 def imported_plan(
-    tables: Sequence[TablePlacement], request: PlanRequest, *, bundle: Bundle, must_fit: bool = True
+    tables: Sequence[TablePlacement],
+    request: PlanRequest,
+    *,
+    bundle: Bundle,
+    must_fit: bool = True,
+    served: Sequence[TablePlacement] = (),
 ) -> Plan:
     """Return the plan of these shards, with the costs, lower bound, ledger and baselines of this planner.
 
     The request's algorithm is what the plan says it was found by.
 
     Args:
-        tables: in the order of the request's.
+        tables: in the order of the request's, those on servers left out.
         request: what they answer.
         bundle: prices them.
+        served: tables on the request's embedding servers, whose processes are their devices.
         must_fit: whether a device with too little memory is an error; else the plan's ledger says so.
 
     Raises:
         PlanError: tables, shards, devices, constraints or memory do not match the request, or TorchRec cannot run them.
         RequestError: the request contradicts itself.
     """
+    if served:
+        names = frozenset(each.name for each in served)
+        far = request_of_servers(request, names)
+        own = imported_plan(served, far, bundle=bundle, must_fit=must_fit)
+        near = imported_plan(tables, without_served(request, names), bundle=bundle, must_fit=must_fit)
+        return with_servers(near, request, priced_servers(request, far, own, bundle), bundle)
     plan_without_price(tables, request)
     problem = Problem(request, bundle)
     plan = document(

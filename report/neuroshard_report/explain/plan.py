@@ -249,7 +249,7 @@ def _gap_of_groups(whole: Plan, own: Plan) -> Iterator[GapPart]:
 def _gap_of_servers(whole: Plan, own: Plan) -> Iterator[GapPart]:
     """Yield the part of a plan's cost above the lower bound that its servers add, where it has servers."""
     if whole.servers is not None:
-        ms = whole.predicted.total_ms - own.predicted.total_ms
+        ms = max(0.0, whole.predicted.total_ms - own.predicted.total_ms)
         yield GapPart(reason="devices wait for embedding servers, which the bound does not count", ms=ms)
 
 
