@@ -312,7 +312,8 @@ def _with_devices_of(file: JobFile, options: RequestOptions) -> RequestOptions:
     if device_type is None:
         raise CommandError(
             f"--device-type: is missing, and {file.path} names none in spec.profiler.deviceType"
-            "; hint: give --device-type, one of `neuroshard devices`"
+            "; hint: give --device-type, one of `neuroshard devices`, or, for CPUs, what `neuroshard profile` writes: "
+            "--devices profile/topology.json --bundle profile/bundle"
         )
     if options.devices is not None:
         return replace(options, device_type=device_type)

@@ -4,7 +4,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from neuroshard_api.documents.dense_layout import DenseGroup
-from neuroshard_api.documents.plan import BaselineCost, CollectiveCost, DeviceCost, DeviceMemory, Plan, TablePlacement
+from neuroshard_api.documents.plan import (
+    BaselineCost,
+    CollectiveCost,
+    DeviceCost,
+    DeviceMemory,
+    GivenPlan,
+    Plan,
+    TablePlacement,
+)
+from neuroshard_api.documents.request import Algorithm
+from neuroshard_api.documents.servers import ServerPolicy
 from neuroshard_api.documents.tables import Table
 from neuroshard_api.process.sizes import format_bytes
 from neuroshard_api.sharding.collectives import CollectiveKind
@@ -299,10 +309,15 @@ class PlanSummary:
 
     @property
     def on_servers(self) -> str:
-        """Return the tables on embedding servers, their fullest process, and their price; empty: there are none."""
+        """Return the tables on embedding servers, their fullest process, and their price, or why none are used.
+
+        Empty: there are no servers.
+        """
         pool, served = self.plan.request.servers, self.plan.servers
-        if pool is None or served is None:
+        if pool is None:
             return ""
+        if served is None:
+            return f"no embedding server is used, {unused_servers(self.plan)}"
         size = f"{pool.count} x {format_bytes(pool.memory_bytes)}" + (
             f" with {pool.processes} processes each" if pool.processes > 1 else ""
         )
@@ -469,3 +484,14 @@ def _quantiles(name: str, values: Sequence[float]) -> Quantiles:
         p95=ordered[round(last * 0.95)],
         most=ordered[last],
     )
+
+
+def unused_servers(plan: GivenPlan) -> str:
+    """Return the reason that a plan puts no table on the embedding servers that it may use, as a clause."""
+    pool = plan.request.servers
+    assert pool is not None, "the caller looked"
+    if plan.algorithm is not Algorithm.NEUROSHARD:
+        return f"since {plan.algorithm} puts only tables there that are named (servers.tables)"
+    if pool.policy is ServerPolicy.IF_NEEDED:
+        return "since all tables fit without them (policy if_needed)"
+    return "since no tables there lower the predicted time (policy auto)"

@@ -8,6 +8,7 @@ import pytest
 from neuroshard_api.documents.plan import GivenPlan, Plan, ServedTables
 from neuroshard_api.documents.servers import ServerPolicy, ServerPool
 from neuroshard_api.process.failures import CommandError
+from neuroshard_cli.local.run_plan import summary
 from neuroshard_dlrm.servers import with_server_pool
 from support import builders
 from support.cli.searches import quick
@@ -120,3 +121,15 @@ def test_a_plan_with_servers_is_scored_as_it_was_searched(
         assert (again.predicted, again.servers, again.step) == (plan.predicted, plan.servers, plan.step)
     for command in (("explain", scored, "--json"), ("validate", scored), ("diff", out, scored), ("report", scored)):
         assert neuroshard(*command).code == 0
+
+
+def test_servers_that_no_table_needs_are_told_of(neuroshard: Any, tmp_path: Path) -> None:
+    """By a plan, and by a run's line about it."""
+    tables, out = tmp_path / "tables.csv", tmp_path / "plan.json"
+    tables.write_text("name,num_embeddings,embedding_dim\nuser,1000,16\nitem,1000,16")
+
+    planned = neuroshard("plan", tables, *quick(2), "--servers", "2x8GiB", "--out", out)
+
+    sentence = "no embedding server is used, since all tables fit without them (policy if_needed)"
+    assert sentence in " ".join(planned.out.split())
+    assert summary(Plan.read(out)).endswith(f"; {sentence}")

@@ -97,12 +97,16 @@ class RunPlan:
 def summary(plan: "GivenPlan") -> str:
     """Return a plan in one line."""
     from neuroshard_report.batch import batch_texts
+    from neuroshard_report.summary import unused_servers
 
     price = "without a price" if plan.predicted is None else f"predicted {plan.predicted.total_ms:.3f} ms"
     servers = plan.num_server_processes
     processes = "1 server process" if servers == 1 else f"{servers} server processes"
     served = "" if plan.servers is None else f", {len(plan.servers.tables)} on {processes}"
+    unused = ""
+    if plan.servers is None and plan.request.servers is not None:
+        unused = f"; no embedding server is used, {unused_servers(plan)}"
     on_devices = "1 device" if plan.num_devices == 1 else f"{plan.num_devices} devices"
     batch = batch_texts(plan)
     chosen = "" if batch is None else f"; {batch[0]}"
-    return f"{len(plan.tables)} tables on {on_devices}{served} by {plan.algorithm}, {price}{chosen}"
+    return f"{len(plan.tables)} tables on {on_devices}{served} by {plan.algorithm}, {price}{chosen}{unused}"

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from neuroshard_api.documents.plan import Plan
-from neuroshard_api.documents.servers import ServerPool
+from neuroshard_api.documents.servers import ServerPolicy, ServerPool
 from neuroshard_api.documents.topology import Link
 from neuroshard_planner.errors import RequestError
 from neuroshard_planner.pipeline import plan as search
@@ -70,6 +70,16 @@ def test_what_could_help_has_no_heading_where_nothing_does(planned: Plan) -> Non
         shown.append("could help" in console.export_text())
 
     assert shown == [True, False]
+
+
+def test_servers_that_no_table_needs_have_a_reason(planned: Plan) -> None:
+    """One sentence, by the policy."""
+    pool = planned.request.servers
+    assert pool is not None
+    for policy, reason in ((ServerPolicy.IF_NEEDED, "all tables fit without them"), (ServerPolicy.AUTO, "no tables")):
+        free = pool.model_copy(update={"policy": policy, "tables": ()})
+        found = search(planned.request.model_copy(update={"servers": free}), bundle=COSTS)
+        assert summarize(found).on_servers.startswith(f"no embedding server is used, since {reason}")
 
 
 def test_a_table_on_devices_is_explained_next_to_those_on_devices(planned: Plan) -> None:
