@@ -10,14 +10,17 @@ part, and small tables. At each limit the planner is asked for four layouts: its
 and all units ZeRO-2 or ZeRO-3, without checkpointing, as `fully_shard` is mostly used. A layout that fits is trained by
 two processes over gloo with Adam, at the least of the limits at which it is planned; its time does not depend on the
 limit. One that is refused is trained nevertheless at the highest limit at which it is refused, and has to fail there.
+The layouts of a model are trained by the same two processes, one after the other, each once before any is trained
+again; those that have to fail have processes of their own.
 
-The kernel holds the limit: a process may have as much private memory (RLIMIT_DATA) as it has once it met the other one,
+The kernel holds the limit: a process may have as much private memory (RLIMIT_DATA) as it has where a training begins,
 and the limit. What was planned may have 256 MiB more for what no ledger counts: stacks of threads, arenas, and buffers
 of gloo. A run is kept in a file, and the result has all of that file: a call adds those that are missing.
 """
 
 import argparse
 import ctypes
+import gc
 import hashlib
 import json
 import logging
@@ -47,7 +50,7 @@ from neuroshard_api.documents.dense_layout import (
 )
 from neuroshard_api.documents.document import read_data
 from neuroshard_api.documents.hardware import Hardware
-from neuroshard_api.documents.plan import Plan, any_plan
+from neuroshard_api.documents.plan import GivenPlan, Plan, any_plan
 from neuroshard_api.documents.request import Algorithm, MemorySettings, PlanRequest
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_costs.bundle import CostBundle, load_bundle
@@ -94,7 +97,7 @@ LAYOUTS: Mapping[str, DenseChoices] = {
 }
 MARGIN_BYTES = 256 * 2**20
 MIB = 2**20
-STEPS = 8
+STEPS = 6
 WARM_UP_STEPS = 2
 TIMEOUT_SECONDS = 900
 FULL = "can't allocate memory"
@@ -104,6 +107,18 @@ M_MMAP_THRESHOLD = -3
 PAPER = """Published by the authors of OSDP (IJCAI 2023, the README of their repository), on RTX TITAN over PCIe 3 with
 fairscale: GPT-2 under 8 GB 192 sequences/s next to FSDP's 158 (1.22 x), OPT of 8 layers under 16 GB 1,262 next to 453
 (2.8 x)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """A layout to train under a limit."""
+
+    plan: Plan
+    layout: str
+    """Digest of the plan's layout."""
+    limit_bytes: int
+    margin_bytes: int
+    """What it may have besides."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,18 +201,21 @@ class Model:
         """All layouts at all limits."""
         return tuple(self._ask(name, limit) for limit in self.limits for name in LAYOUTS)
 
-    def trainings(self) -> Iterator[tuple[Plan, str, int, int]]:
-        """Yield plan, digest, limit, and margin of what has to be trained, those that have to fail at the end."""
+    def planned(self) -> Iterator[Training]:
+        """Yield the layouts that fit by the planner, each under the least of its limits."""
         fits = [each for each in self.asked if each.plan is not None]
         for layout in dict.fromkeys(each.layout for each in fits):
             least = min((each for each in fits if each.layout == layout), key=lambda each: each.limit_bytes)
             assert least.plan is not None
-            yield least.plan, layout, least.limit_bytes, MARGIN_BYTES
+            yield Training(plan=least.plan, layout=layout, limit_bytes=least.limit_bytes, margin_bytes=MARGIN_BYTES)
+
+    def refused(self) -> Iterator[tuple[str, Training]]:
+        """Yield the uniform layouts that some limit refuses, by name; they have to fail."""
         for name, plan in self.unlimited.items():
             refused = [each.limit_bytes for each in self.asked if each.name == name and each.plan is None]
             if refused:
                 layout = Asked(model=self.name, name=name, limit_bytes=0, plan=plan, problem=None).layout
-                yield plan, layout, max(refused), 0
+                yield name, Training(plan=plan, layout=layout, limit_bytes=max(refused), margin_bytes=0)
 
     def _ask(self, name: str, limit: int) -> Asked:
         try:
@@ -231,19 +249,16 @@ def main() -> None:
     models = [Model(name, hardware, bundle) for name in options.models or MODELS]
     options.kept.parent.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
-    for number in range(options.times):
+    for number in range(1, options.times + 1):
         for model in models:
-            for plan, layout, limit, margin in model.trainings():
-                before = runs_of(kept(options.kept), model.name, layout, limit)
-                # A failure is the kernel's, and needs no repetition.
-                if len(before) > number or any(each.failure for each in before):
-                    continue
-                if options.minutes is not None and time.monotonic() - began > 60 * options.minutes:
-                    break
-                found = run(model, plan, layout, limit, margin=margin)
-                with options.kept.open("a", encoding="utf-8") as file:
-                    file.write(f"{json.dumps(asdict(found))}\n")
-                print(_row(found), flush=True)
+            for trainings in ([*model.planned()], *([each] for _, each in model.refused())):
+                while missing := [each for each in trainings if _is_missing(model, each, number, options.kept)]:
+                    if options.minutes is not None and time.monotonic() - began > 60 * options.minutes:
+                        break
+                    for found in trained(model, missing):
+                        with options.kept.open("a", encoding="utf-8") as file:
+                            file.write(f"{json.dumps(asdict(found))}\n")
+                        print(_row(found), flush=True)
     lines = list(report(models, kept(options.kept)))
     if options.models or options.minutes is not None:
         print("\n".join(lines))
@@ -251,35 +266,49 @@ def main() -> None:
         print(write_result("dense-throughput", lines, hardware=hardware_slug()))
 
 
-def run(model: Model, plan: Plan, layout: str, limit: int, *, margin: int) -> Run:
-    """Train a layout under a limit in two processes."""
+def _is_missing(model: Model, training: Training, times: int, file: Path) -> bool:
+    """Return whether a layout was trained less often. A failure is the kernel's, and needs no repetition."""
+    before = runs_of(kept(file), model.name, training)
+    return len(before) < times and not any(each.failure for each in before)
+
+
+def trained(model: Model, trainings: Sequence[Training]) -> list[Run]:
+    """Train layouts one after the other in two processes, up to the first that fails."""
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         (folder / "job.json").write_text(model.job.to_json(), encoding="utf-8")
-        (folder / "plan.json").write_text(plan.to_json(), encoding="utf-8")
-        command = [sys.executable, *torchrun(Path(__file__), "--train", str(folder), str(limit + margin))]
+        for number, each in enumerate(trainings):
+            (folder / f"{number}.plan.json").write_text(each.plan.to_json(), encoding="utf-8")
+        limits = [str(each.limit_bytes + each.margin_bytes) for each in trainings]
         ended = subprocess.run(  # noqa: S603 - this script
-            command,
+            [sys.executable, *torchrun(Path(__file__), "--train", str(folder), *limits)],
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             timeout=TIMEOUT_SECONDS,
             check=False,
             capture_output=True,
             text=True,
         )
-        steps: list[dict[str, list[float]]] = []
-        if not ended.returncode:
-            steps = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(WORLD_SIZE)]
-    return Run(
-        model=model.name,
-        layout=layout,
-        limit_bytes=limit,
-        commit=commit(),
-        step_seconds=steps[0]["clock"] if steps else [],
-        processor_seconds=[sum(both) for both in zip(*(each["processor"] for each in steps), strict=True)],
-        failure=_last_words(ended.stderr) if ended.returncode else None,
-        load=load,
-    )
+        found: list[Run] = []
+        for number, each in enumerate(trainings):
+            files = [folder / f"{number}.{rank}.json" for rank in range(WORLD_SIZE)]
+            has_trained = all(file.exists() for file in files)
+            steps = [json.loads(file.read_text(encoding="utf-8")) for file in files] if has_trained else []
+            found.append(
+                Run(
+                    model=model.name,
+                    layout=each.layout,
+                    limit_bytes=each.limit_bytes,
+                    commit=commit(),
+                    step_seconds=steps[0]["clock"] if steps else [],
+                    processor_seconds=[sum(both) for both in zip(*(each["processor"] for each in steps), strict=True)],
+                    failure=None if has_trained else _last_words(ended.stderr),
+                    load=load,
+                )
+            )
+            if not has_trained:
+                break
+    return found
 
 
 def _last_words(text: str) -> str:
@@ -288,18 +317,27 @@ def _last_words(text: str) -> str:
     return next((line for line in lines if FULL in line), lines[-1] if lines else "")
 
 
-def train(folder: Path, limit: int) -> None:
-    """Train under a limit, and write this rank's steps."""
+def train(folder: Path, limits: Sequence[int]) -> None:
+    """Train each layout under its limit, and write this rank's steps."""
     logging.disable(logging.WARNING)
     # Larger blocks go back to the kernel when they are freed; otherwise glibc keeps up to 32 MiB of each in a heap.
     assert ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, MIB)
     dist.init_process_group("gloo")
-    dist.barrier()
     torch.set_num_threads(1)
-    most = _private_bytes() + limit
-    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
     job = read_job(folder / "job.json")
-    plan = any_plan(read_data(folder / "plan.json"), where="plan")
+    for number, limit in enumerate(limits):
+        plan = any_plan(read_data(folder / f"{number}.plan.json"), where="plan")
+        gc.collect()
+        dist.barrier()
+        hold(_private_bytes() + limit)
+        steps = _steps(job, plan)
+        (folder / f"{number}.{dist.get_rank()}.json").write_text(json.dumps(steps), encoding="utf-8")
+        hold(resource.RLIM_INFINITY)
+    dist.barrier()
+
+
+def _steps(job: DLRMTrainingJob, plan: GivenPlan) -> dict[str, list[float]]:
+    """Return the seconds of steps under a plan, by clock."""
     _, step = planned_training(job, plan)
     clock, processor = [], []
     for batch in batches_of(job, plan, STEPS):
@@ -307,9 +345,12 @@ def train(folder: Path, limit: int) -> None:
         step(batch)
         clock.append(time.perf_counter() - began)
         processor.append(time.process_time() - used)
-    steps = {"clock": clock[WARM_UP_STEPS:], "processor": processor[WARM_UP_STEPS:]}
-    (folder / f"{dist.get_rank()}.json").write_text(json.dumps(steps), encoding="utf-8")
-    dist.barrier()
+    return {"clock": clock[WARM_UP_STEPS:], "processor": processor[WARM_UP_STEPS:]}
+
+
+def hold(most_bytes: int) -> None:
+    """Let the kernel refuse this process more private memory."""
+    resource.setrlimit(resource.RLIMIT_DATA, (most_bytes, resource.RLIM_INFINITY))
 
 
 def _private_bytes() -> int:
@@ -325,9 +366,10 @@ def kept(path: Path) -> list[Run]:
     return [Run(**values) for values in map(json.loads, lines)]
 
 
-def runs_of(runs: Sequence[Run], model: str, layout: str, limit: int) -> list[Run]:
+def runs_of(runs: Sequence[Run], model: str, training: Training) -> list[Run]:
     """Return the runs of a layout under a limit."""
-    return [each for each in runs if (each.model, each.layout, each.limit_bytes) == (model, layout, limit)]
+    asked = model, training.layout, training.limit_bytes
+    return [each for each in runs if (each.model, each.layout, each.limit_bytes) == asked]
 
 
 def report(models: Sequence[Model], runs: Sequence[Run]) -> Iterator[str]:
@@ -356,6 +398,8 @@ def report(models: Sequence[Model], runs: Sequence[Run]) -> Iterator[str]:
     )
     for model in models:
         yield from _layout_rows(model, runs)
+    for model in models:
+        yield from _killed(model, runs)
     yield from ("", "Trained although the planner refuses them:", "")
     for model in models:
         yield from _forced(model, runs)
@@ -435,15 +479,18 @@ def _units(plan: Plan) -> str:
     return ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words))
 
 
+def _killed(model: Model, runs: Sequence[Run]) -> Iterator[str]:
+    for training in model.planned():
+        for each in runs_of(runs, model.name, training):
+            if each.failure:
+                yield f"\n**Planned, and failed**: {model.name} under {each.limit_bytes / MIB:.0f} MiB: {each.failure}"
+
+
 def _forced(model: Model, runs: Sequence[Run]) -> Iterator[str]:
-    for name, plan in model.unlimited.items():
-        refused = [each.limit_bytes for each in model.asked if each.name == name and each.plan is None]
-        if not refused:
-            continue
-        layout = Asked(model=model.name, name=name, limit_bytes=0, plan=plan, problem=None).layout
-        for each in runs_of(runs, model.name, layout, max(refused))[:1]:
+    for name, training in model.refused():
+        for each in runs_of(runs, model.name, training)[:1]:
             end = f"failed: {each.failure}" if each.failure else "**trained all the same**"
-            yield f"- {model.name}, {name} under {max(refused) / MIB:.0f} MiB: {end}"
+            yield f"- {model.name}, {name} under {training.limit_bytes / MIB:.0f} MiB: {end}"
 
 
 def _row(found: Run) -> str:
@@ -453,6 +500,6 @@ def _row(found: Run) -> str:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--train"]:
-        train(Path(sys.argv[2]), int(sys.argv[3]))
+        train(Path(sys.argv[2]), [int(each) for each in sys.argv[3:]])
     else:
         main()
