@@ -78,12 +78,16 @@ class SessionLog:
         """Return rows of files with distinct lists as SQL in which rows that share a list have equal texts."""
         from neuroshard_trainer.data.distinct_lists import SUFFIX  # noqa: PLC0415 - needs pyarrow
 
-        columns = [identifier(name) for name in self.schema.names if name not in self.distinct]
+        others = ", ".join([*(identifier(name) for name in self.schema.names if name not in self.distinct), FILE, ROW])
+        in_order = f"OVER (PARTITION BY {FILE} ORDER BY {ROW})"
+        opened, shared = [], []
         for name in self.distinct:
-            has_list = f"{identifier(name + SUFFIX)} IS NOT NULL"
-            newest = f"max(CASE WHEN {has_list} THEN {ROW} END) OVER (PARTITION BY {FILE} ORDER BY {ROW})"
-            columns.append(f"concat({FILE}, ':', {newest}) AS {identifier(name)}")
-        return f"(SELECT {', '.join(columns)}, {FILE}, {ROW} FROM {rows})"  # noqa: S608 - names are quoted
+            stored, named = identifier(name + SUFFIX), identifier(name)
+            is_other = f"{stored} IS NOT NULL AND {stored} IS DISTINCT FROM lag({stored}) {in_order}"
+            opened.append(f"CASE WHEN {is_other} THEN {ROW} END AS {named}")
+            shared.append(f"concat({FILE}, ':', max({named}) {in_order}) AS {named}")
+        opens = f"SELECT {', '.join(opened)}, {others} FROM {rows}"  # noqa: S608 - names are quoted
+        return f"(SELECT {', '.join(shared)}, {others} FROM ({opens}) AS opens)"  # noqa: S608 - the same
 
 
 def open_log(places: Sequence[Path], *, session: str, time: str | None) -> SessionLog:

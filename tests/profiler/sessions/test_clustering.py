@@ -260,9 +260,13 @@ def test_two_runs_do_not_write_to_one_folder(tmp_path: Path) -> None:
 
 
 def test_a_list_is_stored_once_for_rows_next_to_each_other_that_share_it(tmp_path: Path) -> None:
-    """Under a name that no other reader takes for all lists; each row group begins with one, and a null is empty."""
-    texts = pa.array([["a", "b"]] * 3 + [None] * 3 + [["b", None], ["b"]])
-    lists = [[1, 2], [1, 2], [1, 2], [], [], [1, 2], [1, 2], [1, 2]]
+    """Under a name that no other reader takes for all lists; each row group begins with one, and a null is empty.
+
+    A row group keeps all lists where that saves fewer than two ids per row.
+    """
+    ids, words = [1, 2, 3, 4], ["a", "b", "c", "d"]
+    texts = pa.array([words] * 3 + [None] * 3 + [["b", None], ["b"]])
+    lists = [ids, ids, ids, [], [], ids, ids, ids]
     samples = [(1, time, ids) for time, ids in enumerate(lists)]
     path = session_file(tmp_path / "a.parquet", samples, queries=texts)
     clustered([path], tmp_path / "out", row_group_rows=3)
@@ -270,8 +274,8 @@ def test_a_list_is_stored_once_for_rows_next_to_each_other_that_share_it(tmp_pat
     stored = parquet.read_table(file)
 
     assert stored.schema.names == ["session", "time", "history.distinct", "queries.distinct"]
-    assert stored["history.distinct"].to_pylist() == [[1, 2], None, None, [], None, [1, 2], [1, 2], None]
-    assert stored["queries.distinct"].to_pylist() == [["a", "b"], None, None, [], None, None, ["b", None], ["b"]]
+    assert stored["history.distinct"].to_pylist() == [ids, None, None, [], [], ids, ids, None]
+    assert stored["queries.distinct"].to_pylist() == [words, None, None, [], [], [], ["b", None], ["b"]]
     frame = stored.to_pandas()
     assert [list(each) for each in frame["history.distinct"].ffill()] == lists
     assert [each or [] for each in texts.to_pylist()] == table_of(file)["queries"].to_pylist()

@@ -374,8 +374,8 @@ def test_a_list_that_is_stored_once_is_every_rows(tmp_path: Path, num_repeats: i
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["[2]", "[2]", "[11]", "[11]"], "row 2: 'words' looks up row 11"),
-        (["[2]", "[2]", "[2]", "null"], None),
+        (["[2, 2, 2, 2]", "[2, 2, 2, 2]", "[1, 1, 1, 11]", "[1, 1, 1, 11]"], "row 2: 'words' looks up row 11"),
+        (["[2, 2, 2, 2]", "[2, 2, 2, 2]", "[2, 2, 2, 2]", "null"], None),
     ],
     ids=["outside", "first is null"],
 )

@@ -1,9 +1,10 @@
 """Parquet files with a list once for the samples next to each other that share it, as `cluster-sessions` writes them.
 
 The lists of ``history`` are in a column ``history.distinct``: a list where it differs from that of the row before and
-at the start of a row group, and null where it repeats. The name differs, so that no reader takes a repeat for an empty
-list; an empty list is an empty list. The metadata of the file names the columns. In pandas,
-``frame["history.distinct"].ffill()`` are the lists of all rows.
+at the start of a row group, and null where it repeats. A row group where that leaves out fewer than LEAST_SAVED ids per
+row has the lists of all rows. The name differs, so that no reader takes a repeat for an empty list; an empty list is an
+empty list. The metadata of the file names the columns. In pandas, ``frame["history.distinct"].ffill()`` are the lists
+of all rows.
 """
 
 import json
@@ -22,6 +23,9 @@ from neuroshard_trainer.data.samples import Jagged
 KEY = b"neuroshard.distinct_lists"
 """Of the metadata of a file: a JSON list of the names of columns without SUFFIX."""
 SUFFIX = ".distinct"
+LEAST_SAVED = 2.0
+"""Ids per row. Below it, a reader takes longer to find each row's list than to decode and copy it:
+``benchmarks/session_reading.py``, whose MovieLens has lists of one id that repeat."""
 
 
 def distinct_columns(schema: pa.Schema) -> tuple[str, ...]:
@@ -53,6 +57,8 @@ def can_be_distinct(kind: pa.DataType) -> bool:
 def without_repeats(table: pa.Table, names: Iterable[str]) -> pa.Table:
     """Return the rows of a row group with null in place of each list that equals that of the row before.
 
+    A column where that leaves out fewer than LEAST_SAVED ids per row keeps them.
+
     Args:
         table: with all lists; a null list is taken as an empty one.
         names: columns of lists, whose names get SUFFIX.
@@ -61,8 +67,10 @@ def without_repeats(table: pa.Table, names: Iterable[str]) -> pa.Table:
         place = table.schema.get_field_index(name)
         column = whole(table.column(place))
         column = pc.if_else(pc.is_valid(column), column, pa.scalar([], column.type)) if column.null_count else column
-        kept = pc.if_else(pa.array(~_repeats(column)), column, pa.scalar(None, column.type))
-        table = table.set_column(place, f"{name}{SUFFIX}", kept)
+        repeats = _repeats(column)
+        if pc.list_value_length(column).to_numpy()[repeats].sum() >= LEAST_SAVED * len(column):
+            column = pc.if_else(pa.array(~repeats), column, pa.scalar(None, column.type))
+        table = table.set_column(place, f"{name}{SUFFIX}", column)
     return table
 
 

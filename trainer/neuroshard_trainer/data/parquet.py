@@ -28,11 +28,6 @@ _KEPT_FILES = 64
 """Files whose metadata stays in memory: reading it again for each row group costs more than decoding a small one."""
 
 
-LEAST_SAVED = 2.0
-"""Ids per sample that sharing lists must save in a row group; below it, finding each sample's list takes longer than
-copying it: ``benchmarks/session_reading.py``, whose MovieLens has five lists of one id that repeat."""
-
-
 class ParquetSource(FilledBlocks):
     """Parquet files of one schema. Types, nulls, and ids of all files are checked by their footers when it is made.
 
@@ -194,9 +189,7 @@ class ParquetSource(FilledBlocks):
                 "; hint: cluster the log again"
             )
         lists = Jagged(values=found.values, lengths=found.lengths[has_list])
-        shared = SharedLists(lists=lists, of_sample=np.cumsum(has_list) - 1)
-        num_saved = len(lists.values) * (len(column) / len(lists.lengths) - 1)
-        return shared if num_saved >= LEAST_SAVED * len(column) else shared.by_sample
+        return SharedLists(lists=lists, of_sample=np.cumsum(has_list) - 1)
 
     @property
     def _required(self) -> tuple[str, ...]:
