@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from neuroshard_api.documents.servers import ServerPool
 from neuroshard_api.documents.tables import Optimizer
 from neuroshard_trainer.job_file import read_job
 from neuroshard_trainer.ranks import process
@@ -55,7 +56,7 @@ class Ranks:
         }.items():
             monkeypatch.setattr(dist, name, function)
         monkeypatch.setattr(torch.cuda, "set_device", lambda _device: None)
-        monkeypatch.setattr(process.Peers, "met", lambda _group, *, is_server: is_server)
+        monkeypatch.setattr(process.Peers, "met", lambda _group, *, server: server)
 
     def _init(self, **asked: Any) -> None:
         self._new_group(**asked)
@@ -75,7 +76,7 @@ def test_trainers_meet_servers_by_gloo_and_each_other_by_their_devices(
 ) -> None:
     """The default group, in which tables on servers are looked up, is one that servers can be in."""
     ranks = Ranks(monkeypatch, rank=1)
-    found = joined(device, timeout_seconds=60, num_servers=1)
+    found = joined(device, timeout_seconds=60, servers=ServerPool(count=1, memory_bytes=2**30))
 
     assert ranks.groups == [(None, GLOO), (None, GLOO), ([0, 1], own), ([0, 1], GLOO)]
     assert found.trainers is not None
