@@ -22,7 +22,9 @@ SPEC: dict[str, Any] = {
     "failurePolicy": {"maxRestarts": 2, "rules": [REPLANS, IGNORES]},
     "runPolicy": {"activeDeadlineSeconds": 20_000},
 }
-WITH_SERVERS = {**SPEC, **SERVED}
+UNMEASURED = {"planner": {"denseMemoryPerDevice": "1Gi"}}
+"""Nobody measures the dense part before the planner runs."""
+WITH_SERVERS = {**SPEC, **SERVED, "experimental": {**SERVED["experimental"], **UNMEASURED}}
 HAPPENINGS = st.one_of(
     st.tuples(st.just("workers end"), st.sampled_from([0, 1, 1, 2, 7, 40, 40, 41, 137])),
     st.tuples(st.just("planner ends"), st.sampled_from([0, 0, 1, 2, 3])),
