@@ -95,14 +95,10 @@ def test_trainers_of_two_nodes_share_a_server(namespace: Namespace) -> None:
     """Each node has a trainer; the server's rank comes after both, and its tables are for both."""
     kubectl = namespace.kubectl
     trainer = {**TRAINER, "numNodes": 2, "numProcPerNode": 1}
-    spread = {  # an affinity that keeps workers apart would keep the server from both nodes
-        "maxSkew": 1,
-        "topologyKey": "kubernetes.io/hostname",
-        "whenUnsatisfiable": "DoNotSchedule",
-        "labelSelector": {"matchLabels": {jobs.JOB_LABEL: "shop", jobs.ROLE_LABEL: "worker"}},
-    }
-    template = {"spec": {"terminationGracePeriodSeconds": 10, "topologySpreadConstraints": [spread]}}
-    kubectl.apply(with_plan(kubectl, served_job("shop", trainer=trainer, podTemplate=template)))
+    template = {"spec": {"terminationGracePeriodSeconds": 10, **jobs.spread("shop")}}
+    anywhere = {"pipeline": "None", "embeddingServers": {**SERVERS, "nodeSelector": {}}}
+    job = served_job("shop", trainer=trainer, podTemplate=template, experimental=anywhere)
+    kubectl.apply(with_plan(kubectl, job))
     running = jobs.wait_for_stage(kubectl, "shop", "Running", "Succeeded", within_s=TRAINS_WITHIN_S)
     nodes = {pod["spec"]["nodeName"] for pod in jobs.workers(kubectl, "shop").values()}
     seen = jobs.wait_for_stage(kubectl, "shop", "Succeeded", within_s=TRAINS_WITHIN_S)

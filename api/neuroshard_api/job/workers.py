@@ -167,6 +167,9 @@ class EmbeddingServers(Part):
         tuple[Annotated[str, Field(min_length=1, max_length=256)], ...], Field(max_length=1024), Unique()
     ] = ()
     """Names of the tables that are on servers in any case: large ones with few lookups per sample."""
+    node_selector: Labels | None = None
+    """Labels of the servers' nodes, such as those of a pool of CPU hosts, in place of nodeSelector and affinity of the
+    podTemplate, which are then the workers' alone. Empty: any nodes. If unset: the podTemplate holds for both."""
     lookahead: Annotated[int, Field(ge=0, le=1)] = 0
     """With 1 the rows on servers of a batch are looked up while the step before computes, so that a step takes the
     longer of both times and not their sum. These rows lack the update of the step before, which changes the training a

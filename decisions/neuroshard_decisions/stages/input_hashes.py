@@ -72,7 +72,7 @@ def plan_inputs_hash(
     if spec.variants:
         said["variants"] = {each.name: _said(each.model) for each in spec.variants}
     if spec.experimental.embedding_servers is not None:
-        said["embedding_servers"] = _said(spec.experimental.embedding_servers)
+        said["embedding_servers"] = _said(spec.experimental.embedding_servers, leave_out={"node_selector"})
     if table_changes:
         said["table_changes"] = table_changes
     if candidate:

@@ -61,6 +61,8 @@ ANY_FAILURE: Mapping[str, Any] = {
     "action": "FailJob",
     "onExitCodes": {"containerName": names.TRAINER, "operator": "NotIn", "values": [0]},
 }
+_OF_NODES = ("nodeSelector", "affinity")
+"""Fields of a pod's spec by which a job chooses the workers' nodes, and servers have their own."""
 DISRUPTED: Mapping[str, Any] = {
     "action": "FailJob",
     "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
@@ -114,6 +116,10 @@ def _template(context: Context, settings: Settings, run: WorkersRun, role: str) 
     """Return the pod template of workers or of embedding servers: both have the workers' ServiceAccount."""
     spec = {**_pod_spec(context, settings, run, role), "serviceAccountName": names.account(context.name, names.WORKER)}
     overlay = context.spec.pod_template.spec
+    servers = context.spec.experimental.embedding_servers
+    if role == names.SERVER and servers is not None and servers.node_selector is not None:
+        elsewhere = {key: value for key, value in overlay.items() if key not in _OF_NODES}
+        overlay = {**elsewhere, "nodeSelector": servers.node_selector}
     template = pod_template(context, settings, role, spec, _attempt_labels(run), overlay=overlay)
     template["spec"] = _away_from(run.avoided_nodes, template["spec"])
     return with_metadata(template, context.spec.pod_template.metadata)

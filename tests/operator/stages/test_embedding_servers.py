@@ -85,6 +85,24 @@ def test_servers_of_gpus_ask_for_none() -> None:
     assert story.seen == ("Running", "AllWorkersReady")
 
 
+@pytest.mark.parametrize("own", [None, {"pool": "highmem"}])
+def test_servers_have_nodes_of_their_own_where_the_job_names_them(own: dict[str, str] | None) -> None:
+    """Else the pod template's hold for them too; tolerations always do."""
+    template = {"nodeSelector": {"pool": "gpu"}, "affinity": {"podAntiAffinity": {}}, "tolerations": [{"key": "a"}]}
+    servers = SERVERS if own is None else {**SERVERS, "nodeSelector": own}
+    experimental = {"pipeline": "None", "embeddingServers": servers}
+    story = ServerStory(podTemplate={"spec": template}, experimental=experimental).planned()
+    [of_workers], [of_servers] = (
+        [job["spec"]["template"]["spec"] for job in story.world.of_kind("Job", role)]
+        for role in (names.WORKER, names.SERVER)
+    )
+
+    assert of_workers["nodeSelector"] == {"pool": "gpu"}
+    assert of_servers["nodeSelector"] == (own or {"pool": "gpu"})
+    assert ("affinity" in of_servers) == (own is None)
+    assert of_servers["tolerations"] == [{"key": "a"}]
+
+
 def test_servers_have_their_own_memory_and_the_rights_of_workers() -> None:
     """What they may do in the cluster is what workers may, so that no further Role is made."""
     story = ServerStory().planned()
