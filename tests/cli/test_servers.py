@@ -126,7 +126,7 @@ def test_a_plan_with_servers_is_scored_as_it_was_searched(
 def test_servers_that_no_table_needs_are_told_of(neuroshard: Any, tmp_path: Path) -> None:
     """By a plan, and by a run's line about it."""
     tables, out = tmp_path / "tables.csv", tmp_path / "plan.json"
-    tables.write_text("name,num_embeddings,embedding_dim\nuser,1000,16\nitem,1000,16")
+    tables.write_text("name,num_embeddings,embedding_dim,pooling_factor\nuser,1000,16,1\nitem,1000,16,1")
 
     planned = neuroshard("plan", tables, *quick(2), "--servers", "2x8GiB", "--out", out)
 
