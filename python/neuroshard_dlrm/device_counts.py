@@ -170,6 +170,7 @@ def requests_on(
             ),
             algorithm=None,
             with_dense_of_jobs=True,
+            other_sizes=[] if is_set else [batch.on(each) for each in counts],
         )
         for name, count in product(device_types, counts)
     ]

@@ -142,6 +142,7 @@ def request_of(
     algorithm: Algorithm | str | None,
     *,
     with_dense_of_jobs: bool = False,
+    other_sizes: Sequence[int] = (),
 ) -> PlanRequest:
     """Return the request for a source with these options, whose ``tables`` is its name in errors.
 
@@ -151,6 +152,7 @@ def request_of(
         algorithm: None: that of the source, or NeuroShard's.
         with_dense_of_jobs: count the dense part that NeuroShard's trainer builds for a job, as ``neuroshard run`` and
             the operator do before they plan; without TorchRec a sentence on stderr says that it is not counted.
+        other_sizes: batch sizes at which the same model will be asked for. Counts at all of them take less together.
 
     Raises:
         CommandError: an option contradicts another one or the source, or a setting does not change the request.
@@ -173,7 +175,7 @@ def request_of(
     if options.servers is not None:
         request = with_server_pool(request, options.servers)
     if options.dense is None:
-        return request if asked.job is None or not with_dense_of_jobs else _with_dense(request, asked.job)
+        return request if asked.job is None or not with_dense_of_jobs else _with_dense(request, asked.job, other_sizes)
     counted = [options.dense_path(size) for size in request.batch_sizes]
     profiles = [each for file in dict.fromkeys(counted) for each in read_dense(file)]
     return request.with_dense_of(profiles, where=str(counted[0]))
@@ -260,7 +262,7 @@ def _of_job(file: JobFile, options: RequestOptions, algorithm: Algorithm | None)
     return ask
 
 
-def _with_dense(request: PlanRequest, job: DLRMTrainingJob) -> PlanRequest:
+def _with_dense(request: PlanRequest, job: DLRMTrainingJob, other_sizes: Sequence[int]) -> PlanRequest:
     """Return a job's request with the counted dense part that NeuroShard's trainer builds, where TorchRec is here."""
     if not counts_dense(job.spec):
         return request
@@ -268,7 +270,7 @@ def _with_dense(request: PlanRequest, job: DLRMTrainingJob) -> PlanRequest:
         _say_not_counted()
         return request
     on_cpu = request.topology.device.is_cpu
-    profiles = _counted(job, request.tables, request.batch_sizes, on_cpu=on_cpu)
+    profiles = _counted(job, request.tables, (*request.batch_sizes, *other_sizes), on_cpu=on_cpu)
     return request.with_dense_of(profiles, where="the counted dense part")
 
 

@@ -198,7 +198,10 @@ def part_requests(options: RequestOptions, topology: Topology, room: Room) -> As
         try:
             found = on_part(job.priced, size, room)
             on = replace(options, devices=part, device_type=None)
-            request = request_of(found, on, algorithm=None, with_dense_of_jobs=True)
+            spec = found.job.spec
+            of_all = spec.model.samples_per_device * spec.trainer.world_size
+            sizes = [of_all // each for each in room.sizes if of_all % each == 0]
+            request = request_of(found, on, algorithm=None, with_dense_of_jobs=True, other_sizes=sizes)
         except (CommandError, DocumentError) as error:
             return str(error)
         # Jobs of equal tables are planned once.

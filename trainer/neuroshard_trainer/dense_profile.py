@@ -1,12 +1,13 @@
 """Counts the dense part of a model, without a device: ``python -m neuroshard_trainer.dense_profile JOB --out FILE``.
 
-The model is built from fake tensors, which have sizes and no memory. Two steps run under torch's trackers of memory
+The model is built from tensors that have sizes and no memory. Two steps run under torch's trackers of memory
 and of floating-point operations; the second is counted, since the optimizer's state comes with the first. Gradients
 are kept from step to step, as the buckets of DistributedDataParallel keep them. A third step counts the backward passes
 of units as they are where their gradients are not kept.
 """
 
 import argparse
+import contextlib
 import json
 import logging
 import sys
@@ -70,7 +71,8 @@ def describe_dense(
     Raises:
         InputError: the model has no EmbeddingBagCollection, or torch's trackers do not count as expected.
     """
-    return _counted(model, batch, tables=tables, batch_size=batch_size, optimizer=optimizer, loss=loss).profile
+    with FakeTensorMode():  # a model may name its devices
+        return _counted(model, batch, tables=tables, batch_size=batch_size, optimizer=optimizer, loss=loss).profile
 
 
 def _counted(
@@ -81,21 +83,29 @@ def _counted(
     batch_size: int,
     optimizer: MakeOptimizer,
     loss: Callable[[Any], torch.Tensor],
+    device: torch.device | None = None,
 ) -> Counted:
-    with FakeTensorMode():
-        whole = model()
-        received = _take_out_tables(whole, batch_size)
-        chosen = optimizer(list(whole.parameters()))
-        arguments = batch()
-        inputs = [each for each in arguments if isinstance(each, torch.Tensor)]
+    """Count a model whose tensors have no memory: they are fake, or made by the model on the meta device.
 
-        def forward() -> torch.Tensor:
+    The optimizer's numbers of steps are on the CPU, which it reads.
+    """
+    make = contextlib.nullcontext() if device is None else device
+    with make:
+        whole = model()
+    received = _take_out_tables(whole, batch_size)
+    chosen = optimizer(list(whole.parameters()))
+    with make:
+        arguments = batch()
+    inputs = [each for each in arguments if isinstance(each, torch.Tensor)]
+
+    def forward() -> torch.Tensor:
+        with make:
             return loss(whole(*arguments))
 
-        step = counted_step(whole, chosen, forward, inputs=inputs)
-        modules = unit_modules(whole, step.modules, but=received)
-        peaks = backward_peaks(whole, chosen, forward, inputs=inputs, units=[module for _, module in modules])
-        units = units_of(modules, step.modules, peaks)
+    step = counted_step(whole, chosen, forward, inputs=inputs)
+    modules = unit_modules(whole, step.modules, but=received)
+    peaks = backward_peaks(whole, chosen, forward, inputs=inputs, units=[module for _, module in modules])
+    units = units_of(modules, step.modules, peaks)
     profile = DenseProfile(
         batch_size_per_device=batch_size,
         features_sha256=features_sha256(tables),
@@ -168,6 +178,7 @@ def _of_model(
             batch_size=size,
             optimizer=lambda weights: kind(weights, lr=float(training.dense_learning_rate), foreach=multi_tensor),
             loss=lambda logits: summed(mean_losses(logits, torch.empty(size))),
+            device=torch.device("meta"),  # in half the time of fake tensors
         )
         return replace(found, profile=found.profile.model_copy(update={"signature": signature}))
 

@@ -3,12 +3,17 @@
 from typing import Any
 
 import pytest
+import torch
 from neuroshard_api.documents.dense_profile import DenseProfile
+from neuroshard_api.job.training import DenseOptimizer
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.job.variants import inline_tables
 from neuroshard_trainer import dense_profile as counting
 from neuroshard_trainer.dense.counts_by_size import Counted, counts_by_size
-from neuroshard_trainer.dense_profile import dense_profile, dense_profiles
+from neuroshard_trainer.dense.optimizers import DENSE_OPTIMIZERS
+from neuroshard_trainer.dense_profile import dense_profile, dense_profiles, describe_dense
+from neuroshard_trainer.model.dlrm import RecommendationModel
+from neuroshard_trainer.variants import mean_losses
 from support import builders
 
 SIZES = (1024, 2048, 4096, 6144, 8192)
@@ -89,3 +94,24 @@ def counted(size: int, working_bytes: int) -> Counted:
     data = {**builders.dense_profile().model_dump(), "batch_size_per_device": size, "working_bytes": working_bytes}
     profile = DenseProfile.model_validate(data)
     return Counted(profile=profile, forward_working_bytes=0, kept_bytes=0, received_bytes=4 * size)
+
+
+@pytest.mark.parametrize("optimizer", ["Adam", "Adagrad"])
+def test_tensors_on_the_meta_device_count_as_fake_ones(optimizer: str) -> None:
+    """A job's model is counted on the meta device, any other model under fake tensors: the numbers are equal."""
+    job = job_of()
+    training = job.spec.training.model_copy(update={"dense_optimizer": DenseOptimizer(optimizer)})
+    job = job.model_copy(update={"spec": job.spec.model_copy(update={"training": training})})
+    settings, tables = job.spec.model, inline_tables(job)
+    assert tables is not None
+    size = settings.samples_per_device
+    fake = describe_dense(
+        lambda: RecommendationModel(settings, tables.tables),
+        lambda: (torch.empty(size, settings.num_dense_features), None),
+        tables=tables.tables,
+        batch_size=size,
+        optimizer=lambda weights: DENSE_OPTIMIZERS[training.dense_optimizer](weights, foreach=True),
+        loss=lambda logits: mean_losses(logits, torch.empty(size)),
+    )
+
+    assert dense_profile(job, tables).model_copy(update={"signature": {}}) == fake

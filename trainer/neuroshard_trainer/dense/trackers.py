@@ -149,11 +149,12 @@ def counted_step(
         optimizer.step()
     updated = by_purpose(updates.get_tracker_snapshot("peak"))
     peak, after = (by_purpose(tracker.get_tracker_snapshot(moment)) for moment in ("peak", "current"))
-    weights, gradients, state = peak["PARAM"] + peak["BUFFER"], peak["GRAD"], after["OPT"]
+    weights, gradients = peak["PARAM"] + peak["BUFFER"], peak["GRAD"]
+    state = by_purpose(tracker.get_tracker_snapshot("current"), with_host=True)["OPT"]
     _check(model, optimizer, {"weights": weights, "gradients": gradients, "optimizer state": state})
 
     def working(moment: Mapping[str, int]) -> int:
-        return moment[TOTAL] - weights - gradients - state - moment["OTH"]
+        return moment[TOTAL] - weights - gradients - after["OPT"] - moment["OTH"]
 
     return StepCount(
         weights_bytes=weights,
@@ -227,11 +228,18 @@ def memory_tracker() -> "MemTracker":
     return MemTracker()
 
 
-def by_purpose(snapshot: Mapping[torch.device, Mapping[Any, int]]) -> dict[str, int]:
-    """Return the bytes of all devices by the tracker's kind of tensor, and their total."""
+def by_purpose(snapshot: Mapping[torch.device, Mapping[Any, int]], *, with_host: bool = False) -> dict[str, int]:
+    """Return the bytes of all devices by the tracker's kind of tensor, and their total.
+
+    Args:
+        snapshot: of a tracker.
+        with_host: whether tensors on the CPU count next to those on the meta device: an optimizer's numbers of steps.
+    """
     sums: dict[str, int] = {}
-    for device in snapshot.values():
-        for kind, count in device.items():
+    for device, counts in snapshot.items():
+        if device.type == "cpu" and len(snapshot) > 1 and not with_host:
+            continue
+        for kind, count in counts.items():
             name = getattr(kind, "name", kind)
             sums[name] = sums.get(name, 0) + count
     return sums

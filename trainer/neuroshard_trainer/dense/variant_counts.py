@@ -11,11 +11,11 @@ which is never less: interactions keep a copy of all embeddings.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 
 import torch
 from neuroshard_api.documents.dense_profile import DensePass, DensePasses, DenseProfile, DenseUnit, features_sha256
 from neuroshard_api.documents.tables import Table
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from neuroshard_trainer.dense.counts_by_size import Counted
 from neuroshard_trainer.dense.trackers import counted_passes
@@ -88,9 +88,10 @@ def _sum(alone: Sequence[DensePass], *, own: Sequence[DensePass] = (), joint: Se
     )
 
 
+@cache
 def _of_loss(num_variants: int | None, *, num_samples: int) -> tuple[DensePass, DensePass]:
     """Return the passes of the loss of variants' logits. None: there is one model."""
-    with FakeTensorMode():
+    with torch.device("meta"):
         logits = [torch.empty(num_samples, requires_grad=True) for _ in range(num_variants or 1)]
         labels = torch.empty(num_samples)
 
