@@ -15,7 +15,8 @@ again; those that have to fail have processes of their own.
 
 The kernel holds the limit: a process may have as much private memory (RLIMIT_DATA) as it has where a training begins,
 and the limit. What was planned may have 256 MiB more for what no ledger counts: stacks of threads, arenas, and buffers
-of gloo. A run is kept in a file, and the result has all of that file: a call adds those that are missing.
+of gloo. What is freed goes back to the kernel, which costs sharded layouts more than in training, where it is kept.
+A run is kept in a file, and the result has all of that file: a call adds those that are missing.
 """
 
 import argparse
@@ -102,6 +103,8 @@ WARM_UP_STEPS = 2
 TIMEOUT_SECONDS = 900
 FULL = "can't allocate memory"
 """What torch says where the kernel refuses memory."""
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "THP_MEM_ALLOC_ENABLE": "1"}
+"""One thread, and large pages for torch: blocks go back to the kernel, and sharded units take new ones in each step."""
 M_MMAP_THRESHOLD = -3
 """mallopt's number in glibc's malloc.h."""
 PAPER = """Published by the authors of OSDP (IJCAI 2023, the README of their repository), on RTX TITAN over PCIe 3 with
@@ -283,7 +286,7 @@ def trained(model: Model, trainings: Sequence[Training]) -> list[Run]:
         limits = [str(each.limit_bytes + each.margin_bytes) for each in trainings]
         ended = subprocess.run(  # noqa: S603 - this script
             [sys.executable, *torchrun(Path(__file__), "--train", str(folder), *limits)],
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, **ENVIRONMENT},
             timeout=TIMEOUT_SECONDS,
             check=False,
             capture_output=True,
