@@ -1,6 +1,7 @@
 """Parquet files: columns by name, ids as integers or texts, one per sample or lists of them. A row group is a block."""
 
 from collections.abc import Callable, Mapping, Sequence
+from threading import get_ident
 from typing import BinaryIO
 
 import numpy as np
@@ -25,7 +26,8 @@ from neuroshard_trainer.data.sessions import BlockSessions
 from neuroshard_trainer.data.source import outside
 
 _KEPT_FILES = 64
-"""Files whose metadata stays in memory: reading it again for each row group costs more than decoding a small one."""
+"""Files that stay open, and whose metadata stays in memory: opening and reading them again for each row group costs
+more than decoding a small one."""
 
 
 class ParquetSource(FilledBlocks):
@@ -62,6 +64,7 @@ class ParquetSource(FilledBlocks):
         self._label_column = label_column
         self._rules = {feature.name: id_rule_of(feature.table, DataFormat.PARQUET) for feature in features}
         self._metadata = Recent(_metadata, capacity=_KEPT_FILES)
+        self._opened = Recent(self._open, capacity=_KEPT_FILES)
         self._repeated = Recent(self._repeated_texts, capacity=_KEPT_FILES)
         self._distinct = Recent(self._distinct_columns, capacity=_KEPT_FILES)
         self._sessions = Recent(self._block_sessions, capacity=1)  # what is held out, then the order of the others
@@ -144,17 +147,21 @@ class ParquetSource(FilledBlocks):
     def _columns(self, block: int, names: Sequence[str]) -> pa.Table:
         file, group, _ = self._blocks[block]
         try:
-            metadata, repeated = self._metadata(file), self._repeated(file)
-            encoded = [repeated[name] for name in names if name in repeated]
+            opened = self._opened((file, get_ident())) if file.path is not None else self._open((file, 0))
             distinct = self._distinct(file)
             stored = {f"{name}{SUFFIX}" if name in distinct else name: name for name in names}
-            with pq.ParquetFile(_readable(file), metadata=metadata, read_dictionary=encoded) as opened:
-                table = opened.read_row_group(group, columns=list(stored), use_threads=False)
+            table = opened.read_row_group(group, columns=list(stored), use_threads=False)
             return table.rename_columns([stored[name] for name in table.column_names])
         except (OSError, pa.ArrowException) as error:
             raise DataError(
                 f"{file}: row group {group} cannot be read ({one_line(error)}); hint: write the file again"
             ) from error
+
+    def _open(self, file_and_thread: tuple[DataFile, int]) -> pq.ParquetFile:
+        """Return a file to read row groups of, in one thread: opening it takes as long as a few columns of one."""
+        file, _ = file_and_thread
+        encoded = list(self._repeated(file).values())
+        return pq.ParquetFile(_readable(file), metadata=self._metadata(file), read_dictionary=encoded)
 
     def _repeated_texts(self, file: DataFile) -> Mapping[str, str]:
         """Return the columns of ids and sessions of a file that are read as dictionaries."""
