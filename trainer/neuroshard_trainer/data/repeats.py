@@ -84,20 +84,19 @@ def repeated(features: Sequence[Jagged], among: NDArray[np.bool_] | None = None)
     repeats: NDArray[np.bool_] = np.ones(len(features[0].lengths), dtype=np.bool_) if among is None else among.copy()
     repeats[:1] = False
     for feature in features:
-        repeats[1:] &= feature.lengths[1:] == feature.lengths[:-1]
+        compared = feature.values if feature.is_single else feature.lengths
+        repeats[1:] &= compared[1:] == compared[:-1]
     for feature in features:
-        candidates = np.flatnonzero(repeats)
-        repeats[candidates[_differ(feature, candidates)]] = False
+        if not feature.is_single:
+            candidates = np.flatnonzero(repeats)
+            repeats[candidates[_differ(feature, candidates)]] = False
     return repeats
 
 
 def _differ(feature: Jagged, samples: IndexArray) -> NDArray[np.bool_]:
     """Return whether the lists of samples have another value than those before them, which are as long."""
-    if feature.is_single:
-        found: NDArray[np.bool_] = feature.values[samples] != feature.values[samples - 1]
-        return found
     starts, lengths = feature.offsets[samples], feature.lengths[samples]
-    differ = lengths > 0
+    differ: NDArray[np.bool_] = lengths > 0
     held = np.flatnonzero(differ)
     differ[held] = feature.values[starts[held]] != feature.values[starts[held] - lengths[held]]
     rest = held[~differ[held]]  # those whose first values are equal
