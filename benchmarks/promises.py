@@ -1,8 +1,9 @@
 """How far the promises of levers are from the plans with them, and what they add to the time of a plan.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.promises [--tasks 60] [--rows ROWS.json]
+    OMP_NUM_THREADS=1 python -m benchmarks.promises --kept FILE [--tasks 200] [--minutes M]    # again till all are
 
-Each task is planned plain, and again with each lever, whether it is worth naming or not.
+Each task is planned plain, and again with each lever, whether it is worth naming or not. The kept file takes up each
+task as it ends, and the same command goes on after the last of them; the result is of all tasks that it has.
 """
 
 import argparse
@@ -10,7 +11,7 @@ import json
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -52,27 +53,38 @@ def judged(plan: Plan, lever: LeverRequest) -> dict[str, Any] | None:
     }
 
 
-def rows_of(index: int) -> tuple[list[dict[str, Any]], float]:
-    """Return the promises of a task, and the processor time of its levers over that of its plan."""
+def measured(index: int) -> dict[str, Any]:
+    """Return the promises of a task, and the processor time of its levers over that of its plan. None: nothing fits."""
     began = time.process_time()
-    plan = planned(task(index), bundle=_BUNDLE)
+    try:
+        plan = planned(task(index), bundle=_BUNDLE)
+    except PlannerError:
+        return {"task": index, "share": None, "rows": []}
     planned_s = time.process_time() - began
     began = time.process_time()
     with_levers(plan, costs=_BUNDLE)
     share = (time.process_time() - began) / planned_s
     found = (judged(plan, each) for each in questions(plan, costs=_BUNDLE))
-    return [{"task": index, **each} for each in found if each is not None], share
+    return {"task": index, "share": share, "rows": [each for each in found if each is not None]}
 
 
-def report(rows: Sequence[dict[str, Any]], shares: Sequence[float], *, num_tasks: int) -> list[str]:
+def kept(file: Path) -> list[dict[str, Any]]:
+    """Return the measured tasks of a file; empty: there is none yet."""
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def report(tasks: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the result's lines."""
     by_lever: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for row in rows:
+    for row in (row for each in tasks for row in each["rows"]):
         by_lever[row["lever"]].append(row)
+    every = [row for rows in by_lever.values() for row in rows if row["is_named"]]
+    beyond, false = (sum(map(is_so, every)) for is_so in (_is_beyond, lambda row: row["saved"] <= 0))
+    shares = [each["share"] for each in tasks if each["share"] is not None]
     lines = [
         "# Promises of levers next to the plans with them",
         "",
-        f"{num_tasks} tasks of 8 to 60 tables on 8, 16, and 32 devices (simulated H100). Named are levers that are",
+        f"{len(shares)} tasks of 8 to 60 tables on 8, 16, and 32 devices (simulated H100). Named are levers that are",
         f"promised to save more than the cost models can distinguish, and {100 * PROMISE_ERROR:g} %: of a step, or per",
         "sample where the lever changes the samples of a step. The error is that of the promised step. False are",
         "those of the named that save nothing.",
@@ -86,14 +98,20 @@ def report(rows: Sequence[dict[str, Any]], shares: Sequence[float], *, num_tasks
         lines.append(
             f"| {name} | {len(own)} | {_percent(median(errors))} | {_percent(max(errors))} | {len(named)} "
             f"| {_percent(median(of_named)) if named else '-'} | {_percent(max(of_named)) if named else '-'} "
-            f"| {sum(each > NAMED_ERROR for each in of_named)} | {sum(each['saved'] <= 0 for each in named)} |"
+            f"| {sum(map(_is_beyond, named))} | {sum(each['saved'] <= 0 for each in named)} |"
         )
     lines += [
+        "",
+        f"Of {len(every)} named promises {beyond} are beyond {100 * NAMED_ERROR:g} %, and {false} are false.",
         "",
         "Processor time of all levers over that of the plan:",
         f"{_percent(median(shares))} in the median, {_percent(max(shares))} at most.",
     ]
     return lines
+
+
+def _is_beyond(row: Mapping[str, Any]) -> bool:
+    return abs(row["error"]) > NAMED_ERROR
 
 
 def _percent(share: float) -> str:
@@ -103,22 +121,17 @@ def _percent(share: float) -> str:
 def main() -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
-    parser.add_argument("--tasks", type=int, default=60)
-    parser.add_argument("--rows", type=Path)
+    parser.add_argument("--kept", type=Path, required=True, help="file that takes up each task as it ends")
+    parser.add_argument("--tasks", type=int, default=200)
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no task after so long")
     options = parser.parse_args()
-    rows: list[dict[str, Any]] = []
-    shares = []
+    ends = time.monotonic() + 60 * options.minutes
+    known = {each["task"] for each in kept(options.kept)}
     for index in range(options.tasks):
-        try:
-            found, share = rows_of(index)
-        except PlannerError:
-            continue
-        rows += found
-        shares.append(share)
-        sys.stderr.write(f"task {index}\n")
-    if options.rows is not None:
-        options.rows.write_text(json.dumps(rows, indent=1), encoding="utf-8")
-    lines = report(rows, shares, num_tasks=options.tasks)
+        if index not in known and time.monotonic() < ends:
+            with options.kept.open("a") as file:
+                file.write(json.dumps(measured(index)) + "\n")
+    lines = report(kept(options.kept))
     sys.stdout.write("\n".join(lines) + "\n")
     write_result("promises", lines)
     return 0
