@@ -111,7 +111,7 @@ def report(tasks: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _is_beyond(row: Mapping[str, Any]) -> bool:
-    return abs(row["error"]) > NAMED_ERROR
+    return bool(abs(row["error"]) > NAMED_ERROR)
 
 
 def _percent(share: float) -> str:
