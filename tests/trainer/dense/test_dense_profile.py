@@ -82,7 +82,7 @@ def test_a_model_without_dense_features_has_the_layers_above_alone(architecture:
     assert "dense_arch" not in modules
     assert profile.input_bytes == 0
     if architecture == "DLRM":
-        assert profile.weights_bytes == 4 * ((17 * 5 + 5) + (5 + 1)) + 8  # and the place of the only pair
+        assert profile.weights_bytes == 4 * ((17 * 5 + 5) + (5 + 1)) + 8 + 4 * 8  # and the places of the only pair
 
 
 def test_equal_layers_are_one_unit() -> None:

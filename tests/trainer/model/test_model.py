@@ -1,6 +1,6 @@
 """The model next to TorchRec's own."""
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -145,3 +145,30 @@ def test_a_table_name_that_torch_has_other_uses_for_is_refused(name: str) -> Non
     )
     with pytest.raises(InputError, match=f"table '{name}' cannot be trained under this name"):
         RecommendationModel(settings, [table])
+
+
+@pytest.mark.parametrize("num_features", [1, 4])
+def test_the_gradient_of_dot_products_is_that_of_autograd(num_features: int) -> None:
+    """In training it is one product of a symmetric matrix; in evaluation, autograd's own. Logits are equal in both."""
+    torch.manual_seed(0)
+    pairs = cast("nn.Module", model_of(*[8] * num_features).interaction.interaction)
+    inputs = [torch.randn(5, 8, dtype=torch.float64, requires_grad=True) for _ in range(num_features + 1)]
+
+    def found() -> tuple[torch.Tensor, ...]:
+        joined = pairs(inputs)
+        return (joined, *torch.autograd.grad(joined.square().sum(), inputs))
+
+    (joined, *gradients), (wanted, *wanted_gradients) = found(), pairs.eval() and found()
+    assert torch.equal(joined, wanted)
+    torch.testing.assert_close(gradients, wanted_gradients)
+
+
+def test_dot_products_in_a_narrow_type_have_gradients_of_the_inputs_type() -> None:
+    """As autocast multiplies them."""
+    pairs = cast("nn.Module", model_of(8).interaction.interaction)
+    inputs = [torch.randn(5, 8, requires_grad=True) for _ in range(2)]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        joined = pairs(inputs)
+    joined.float().sum().backward()
+
+    assert [each.grad.dtype for each in inputs if each.grad is not None] == [torch.float32] * 2

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
+from typing import Any
 
 import torch
 from neuroshard_api.documents.tables import Pooling, Table
@@ -9,6 +10,7 @@ from neuroshard_api.documents.trainable_names import is_trainable_name, why_not_
 from neuroshard_api.job.model import Architecture, CrossNetwork, Model, WukongLayers
 from neuroshard_api.process.errors import InputError
 from torch import nn
+from torch.nn.functional import pad
 from torchrec.models.dlrm import DenseArch, OverArch
 from torchrec.modules.embedding_configs import DataType as TorchRecDataType
 from torchrec.modules.embedding_configs import EmbeddingBagConfig, PoolingType
@@ -131,7 +133,7 @@ class _FeatureProducts(nn.Module):
 
 
 class _Pairs(nn.Module):
-    """TorchRec's InteractionArch with the same numbers.
+    """TorchRec's InteractionArch with the same numbers, but for rounding of gradients.
 
     On a CPU its choice of pairs by rows and columns takes as long as their products, and it copies all vectors twice.
 
@@ -142,7 +144,11 @@ class _Pairs(nn.Module):
     def __init__(self, count: int) -> None:
         super().__init__()
         first, second = torch.triu_indices(count, count, offset=1)
-        self.register_buffer("places", first * count + second, persistent=False)
+        places = first * count + second
+        pairs = torch.full((count * count,), len(places))  # one behind the last pair, where the gradient is 0
+        pairs[places] = pairs[second * count + first] = torch.arange(len(places))
+        self.register_buffer("places", places, persistent=False)
+        self.register_buffer("pairs", pairs, persistent=False)
 
     def forward(self, vectors: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return the first vector, and the dot products of all pairs behind it.
@@ -150,10 +156,47 @@ class _Pairs(nn.Module):
         Args:
             vectors: each of shape (samples, width).
         """
-        stacked = torch.stack(list(vectors), dim=1)
-        products = torch.bmm(stacked, stacked.transpose(1, 2))
         assert isinstance(self.places, torch.Tensor), "a buffer"
-        return torch.cat([vectors[0], products.flatten(1).index_select(1, self.places)], dim=1)
+        stacked = torch.stack(list(vectors), dim=1)
+        if self.training:
+            products: torch.Tensor = _PairProducts.apply(stacked, self.places, self.pairs)
+        else:  # as TorchScript takes it
+            products = _pair_products(stacked).flatten(1).index_select(1, self.places)
+        return torch.cat([vectors[0], products], dim=1)
+
+
+def _pair_products(vectors: torch.Tensor) -> torch.Tensor:
+    return torch.bmm(vectors, vectors.transpose(1, 2))
+
+
+class _PairProducts(torch.autograd.Function):
+    """Dot products of pairs: the gradient at their vectors is one matrix product, where autograd would take two.
+
+    The gradient of a pair has two places in a symmetric matrix, which are read by index. Autograd writes one by index.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, vectors: torch.Tensor, places: torch.Tensor, pairs: torch.Tensor) -> torch.Tensor:  # noqa: ANN401
+        """Return shape (samples, pairs).
+
+        Args:
+            ctx: of autograd.
+            vectors: shape (samples, count, width).
+            places: of the pairs in the rows of a matrix of products.
+            pairs: by place in the rows of a symmetric matrix.
+        """
+        products = _pair_products(vectors)
+        ctx.save_for_backward(vectors.to(products.dtype), pairs)  # autocast multiplies in a narrow type
+        ctx.data_type = vectors.dtype
+        return products.flatten(1).index_select(1, places)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:  # noqa: ANN401
+        """Return the gradient at the vectors."""
+        vectors, pairs = ctx.saved_tensors
+        count = vectors.shape[1]
+        symmetric = pad(gradient, (0, 1)).index_select(1, pairs).view(-1, count, count)
+        return torch.bmm(symmetric, vectors).to(ctx.data_type), None, None
 
 
 class CrossNetworkArch(nn.Module):
