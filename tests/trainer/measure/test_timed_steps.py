@@ -113,7 +113,7 @@ def test_a_wait_for_servers_is_none_for_the_host() -> None:
         marks.end(part, None, begin)
     step = MarkedStep(begin=None, end=None, waits=(), intervals=tuple(marks.stop()))
 
-    assert host_bound_parts(step, dict.fromkeys(TimedPart, 5.0)) == {TimedPart.FORWARD_COMPUTE}
+    assert host_bound_parts(step, dict.fromkeys(TimedPart, 5.0)) == frozenset({TimedPart.FORWARD_COMPUTE})
 
 
 def test_a_cpu_waits_for_no_host(tmp_path: Path, group: Any) -> None:

@@ -10,7 +10,8 @@ import torch.distributed as dist
 from neuroshard_api.documents.servers import ServerPool
 from neuroshard_api.documents.tables import Optimizer
 from neuroshard_trainer.job_file import read_job
-from neuroshard_trainer.ranks import process
+from neuroshard_trainer.ranks.devices import Cuda
+from neuroshard_trainer.ranks.peers import Peers
 from neuroshard_trainer.ranks.process import THREADS_VARIABLE, Launched, compute_on_one_core, joined, start_process
 from support.trainer.served_plans import MODEL, SPEC, planned
 from support.trainer.trainer_builders import job_data, write_job
@@ -56,7 +57,7 @@ class Ranks:
         }.items():
             monkeypatch.setattr(dist, name, function)
         monkeypatch.setattr(torch.cuda, "set_device", lambda _device: None)
-        monkeypatch.setattr(process.Peers, "met", lambda _group, *, server: server)
+        monkeypatch.setattr(Peers, "met", lambda _group, *, server: server)
 
     def _init(self, **asked: Any) -> None:
         self._new_group(**asked)
@@ -64,7 +65,8 @@ class Ranks:
     def _new_group(self, ranks: Sequence[int] | None = None, **asked: Any) -> object:
         del asked["timeout"]
         self.groups.append((ranks, asked))
-        return dist.ProcessGroup(0, 1) if ranks is None or self._rank in ranks else dist.GroupMember.NON_GROUP_MEMBER
+        is_in_it = ranks is None or self._rank in ranks
+        return dist.ProcessGroup(dist.HashStore(), 0, 1) if is_in_it else dist.GroupMember.NON_GROUP_MEMBER
 
 
 GLOO: Mapping[str, Any] = {"backend": "gloo"}
@@ -101,7 +103,7 @@ def test_a_server_calls_no_cuda_and_takes_part_in_as_many_groups(
     def no_cuda() -> object:
         raise AssertionError("a server looks for no GPU")
 
-    monkeypatch.setattr(process.Cuda, "here", no_cuda)
+    monkeypatch.setattr(Cuda, "here", no_cuda)
     ranks = Ranks(monkeypatch, rank=2)
     trainer = {"numProcPerNode": 2, "resourcesPerNode": {"limits": {"nvidia.com/gpu": 2}}}
     job = read_job(write_job(tmp_path, job_data(**{**SPEC, "model": MODEL, "trainer": trainer})))
