@@ -15,6 +15,7 @@ from neuroshard_trainer.ranks.peers import Peers
 from neuroshard_trainer.ranks.process import THREADS_VARIABLE, Launched, compute_on_one_core, joined, start_process
 from support.trainer.served_plans import MODEL, SPEC, planned
 from support.trainer.trainer_builders import job_data, write_job
+from torch._C._distributed_c10d import HashStore
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 1)
 
@@ -66,7 +67,7 @@ class Ranks:
         del asked["timeout"]
         self.groups.append((ranks, asked))
         is_in_it = ranks is None or self._rank in ranks
-        return dist.ProcessGroup(dist.HashStore(), 0, 1) if is_in_it else dist.GroupMember.NON_GROUP_MEMBER
+        return dist.ProcessGroup(HashStore(), 0, 1) if is_in_it else dist.GroupMember.NON_GROUP_MEMBER
 
 
 GLOO: Mapping[str, Any] = {"backend": "gloo"}
