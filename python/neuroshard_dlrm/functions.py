@@ -17,6 +17,7 @@ from neuroshard_planner.server_remedy import with_servers_priced
 from neuroshard_report.explain.difference import plan_difference
 from neuroshard_report.explain.estimate import estimate_request
 from neuroshard_report.explain.plan import explain_plan
+from neuroshard_report.explain.served_table import explain_served_table, is_served
 from neuroshard_report.explain.table import explain_table
 
 from neuroshard_dlrm.arguments import (
@@ -174,7 +175,8 @@ def explain(plan: Plan | PathLike, table: str | None = None, *, bundle: PathLike
             return Explanation(explain_plan(document, bundle=costs))
         if not isinstance(table, str):
             raise InputError(f"table: is not a name (found {table!r}); hint: give the name of one of the plan's tables")
-        return Explanation(explain_table(document, table, bundle=costs))
+        explained = explain_served_table if is_served(document, table) else explain_table
+        return Explanation(explained(document, table, bundle=costs))
 
 
 @asks

@@ -15,6 +15,7 @@ from neuroshard_report.explain.difference import PlanDifference, TableChange
 from neuroshard_report.explain.estimate import RequestEstimate
 from neuroshard_report.explain.moves import Move
 from neuroshard_report.explain.plan import PlanExplanation
+from neuroshard_report.explain.served_table import ServedTableExplanation
 from neuroshard_report.explain.table import TableExplanation
 from neuroshard_report.quantities import format_ms
 from neuroshard_report.terminal.comparison import Timed, render_comparison
@@ -93,7 +94,7 @@ def _compared(timed: Timed, regrets: Any) -> dict[str, Any]:  # noqa: ANN401 - b
 class Explanation(Printed):
     """Where a plan's time goes, or why a table is where it is."""
 
-    details: PlanExplanation | TableExplanation
+    details: PlanExplanation | TableExplanation | ServedTableExplanation
     """All numbers and sentences, as ``neuroshard explain --json`` names them."""
 
     def rows(self) -> list[dict[str, Any]]:

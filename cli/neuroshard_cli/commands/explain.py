@@ -30,6 +30,7 @@ def explain(
     """
     from neuroshard_dlrm.devices import bundle_of_plan, find_bundle
     from neuroshard_report.explain.plan import explain_plan
+    from neuroshard_report.explain.served_table import explain_served_table, is_served
     from neuroshard_report.explain.table import explain_table
     from neuroshard_report.terminal.explanation import render_plan_explanation, render_table_explanation
 
@@ -40,7 +41,9 @@ def explain(
         of_plan = explain_plan(document, bundle=costs)
         fields, text = asdict(of_plan), render_plan_explanation(of_plan)
     else:
-        of_table = explain_table(document, table, bundle=costs)
+        of_table = (explain_served_table if is_served(document, table) else explain_table)(
+            document, table, bundle=costs
+        )
         fields, text = asdict(of_table), render_table_explanation(of_table)
     if json:
         print_json(fields)

@@ -129,7 +129,6 @@ def explain_table(plan: Plan, name: str, *, bundle: Bundle) -> TableExplanation:
         PlanError: the plan has problems, or was made with another bundle.
         RequestError: there is no such table.
     """
-    _require_on_devices(plan, name)
     plan = of_group(without_servers(plan))
     problem, placement = rebuilt(plan, bundle)
     index = _position(plan, name)
@@ -137,11 +136,11 @@ def explain_table(plan: Plan, name: str, *, bundle: Bundle) -> TableExplanation:
     without = PlacementWithoutUnit(problem, placement, unit)
     total_ms = plan.predicted.total_ms
     shards = _shards(problem, placement, unit)
-    moves = _moves(problem, without, [shard.device for shard in shards], total_ms)
+    moves = moves_of(problem, without, [shard.device for shard in shards], total_ms)
     is_own = problem.kinds.unit[placement.kinds] == unit
     own = placement.kinds[is_own]
     is_by_columns = bool((problem.kinds.family[own] == COLUMNS).all())
-    splits = _splits(problem, without, unit, len(shards) if is_by_columns else 1, total_ms)
+    splits = splits_of(problem, without, unit, len(shards) if is_by_columns else 1, total_ms)
     conversions = _conversions(without, plan.tables[index].sharding_type, total_ms)
     definition = problem.units[unit]
     names = [plan.request.tables.tables[table].name for table in definition.tables]
@@ -152,7 +151,7 @@ def explain_table(plan: Plan, name: str, *, bundle: Bundle) -> TableExplanation:
         sharding_type=plan.tables[index].sharding_type,
         compute_kernel=plan.tables[index].compute_kernel,
         parts=_parts(without, own, placement.devices[is_own]),
-        next_best=_next_best([*moves, *splits, *conversions]),
+        next_best=next_best_of([*moves, *splits, *conversions]),
         shards=shards,
         memory_bytes=sum(shard.memory_bytes for shard in shards),
         alone_ms=float(problem.compute_ms(problem.kinds.representation[problem.whole[[unit]]]).sum()),
@@ -173,7 +172,7 @@ def _parts(without: PlacementWithoutUnit, kinds: IndexArray, devices: IndexArray
     return tuple(AddedPart(name=name, ms=ms) for name, ms in sorted(added, key=lambda each: -each[1]))
 
 
-def _next_best(alternatives: Sequence[OtherPlacement]) -> OtherPlacement | None:
+def next_best_of(alternatives: Sequence[OtherPlacement]) -> OtherPlacement | None:
     """Return the alternative with the cheapest plan. None: none is possible."""
     possible = [each for each in alternatives if each.change is not None]
     return min(possible, key=lambda each: (each.change or 0.0, each.devices), default=None)
@@ -235,18 +234,6 @@ def rebuilt(plan: Plan, bundle: Bundle) -> tuple[Problem, Placement]:
     return problem, placement_of(plan.tables, problem)
 
 
-def _require_on_devices(plan: Plan, name: str) -> None:
-    """Do nothing if a table is not on embedding servers. Raises RequestError."""
-    if plan.servers is not None and name in {table.name for table in plan.servers.tables}:
-        pool = plan.request.servers
-        is_named = pool is not None and name in pool.tables
-        why = "since the request names it there (servers.tables)" if is_named else "which the plan chose for it"
-        raise RequestError(
-            f"table: {name!r} is on embedding servers, {why}"
-            "; hint: `neuroshard report` has the servers' memory and price"
-        )
-
-
 def _position(plan: Plan, name: str) -> int:
     names = [table.name for table in plan.tables]
     if name not in names:
@@ -278,9 +265,10 @@ def _shards(problem: Problem, placement: Placement, unit: int) -> tuple[ShardExp
     )
 
 
-def _moves(
+def moves_of(
     problem: Problem, without: PlacementWithoutUnit, devices: Sequence[int], total_ms: float
 ) -> tuple[OtherPlacement, ...]:
+    """Return the unit that was taken out whole on each device, but for one that it was whole on."""
     whole = without.kind(problem.units[without.unit].num_columns)
     totals, missing = without.totals_with(whole), without.missing_bytes(whole)
     moves = []
@@ -302,9 +290,10 @@ def _moves(
     return tuple(moves)
 
 
-def _splits(
+def splits_of(
     problem: Problem, without: PlacementWithoutUnit, unit: int, num_shards: int, total_ms: float
 ) -> tuple[OtherPlacement, ...]:
+    """Return the unit that was taken out in one shard fewer and in one more than it had."""
     splits = []
     for count in (num_shards - 1, num_shards + 1):
         if count < 1:
@@ -401,7 +390,7 @@ def _verdict(
     conversions: Sequence[OtherPlacement],
 ) -> str:
     here = f"stays on {_devices([shard.device for shard in shards])}"
-    best = _next_best([*moves, *splits, *conversions])
+    best = next_best_of([*moves, *splits, *conversions])
     if best is None:
         obstacles = dict.fromkeys(each.obstacle for each in (*moves, *splits) if each.obstacle)
         return f"{here}: nothing else is possible ({'; '.join(list(obstacles)[:3]) or 'there is no other device'})"

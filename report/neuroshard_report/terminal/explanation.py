@@ -10,6 +10,7 @@ from neuroshard_report.explain.dense import ExplainedUnit
 from neuroshard_report.explain.memory import OverfullDevice
 from neuroshard_report.explain.moves import Move
 from neuroshard_report.explain.plan import PlanExplanation, PlanMoves
+from neuroshard_report.explain.served_table import ServedTableExplanation
 from neuroshard_report.explain.table import AddedPart, HostShare, OtherPlacement, TableExplanation
 from neuroshard_report.levers import lever_line
 from neuroshard_report.quantities import format_ms, format_percent
@@ -155,8 +156,30 @@ def _on_host(share: HostShare) -> str:
     )
 
 
-def render_table_explanation(found: TableExplanation) -> RenderableType:
+def render_table_explanation(found: TableExplanation | ServedTableExplanation) -> RenderableType:
     """Return a table's place, its cost there, and its cost at every other place."""
+    return _of_served(found) if isinstance(found, ServedTableExplanation) else _of_devices(found)
+
+
+def _of_served(found: ServedTableExplanation) -> RenderableType:
+    """Return the place of a table on servers, what it adds there, and the best place on devices."""
+    (part,) = found.parts
+    facts = [
+        ("table", found.name),
+        ("option", f"{found.sharding_type}; adds {format_ms(part.ms)} ms to {part.name}"),
+        ("verdict", found.verdict),
+        *([] if found.next_best is None else [("next best", _next_best(found, found.next_best))]),
+        ("lookups", f"{found.lookups_per_sample:g} per sample"),
+        ("memory", format_bytes(found.memory_bytes)),
+    ]
+    rows = tuple((shard.process, str(shard.num_columns)) for shard in found.shards[:MAX_SHARDS])
+    parts: list[RenderableType] = [fact_grid(facts), "", TextTable(columns=("shard on", "columns"), rows=rows)]
+    if len(found.shards) > MAX_SHARDS:
+        parts.append(Text(f"and {len(found.shards) - MAX_SHARDS} more shards"))
+    return Group(*parts)
+
+
+def _of_devices(found: TableExplanation) -> RenderableType:
     facts = [
         ("table", found.name),
         ("option", f"{found.sharding_type}, kernel {found.compute_kernel}; {_added(found.parts)}"),
@@ -210,7 +233,7 @@ def _added(parts: Sequence[AddedPart]) -> str:
     return f"adds {format_ms(total_ms)} ms to the step" + (f": {', '.join(shown)}" if shown else "")
 
 
-def _next_best(found: TableExplanation, best: OtherPlacement) -> str:
+def _next_best(found: TableExplanation | ServedTableExplanation, best: OtherPlacement) -> str:
     """Return the cheapest other way and its difference in cost."""
     difference = (best.total_ms or 0.0) - found.plan_total_ms
     return f"{_place_of(best)}: {difference:+.3f} ms"

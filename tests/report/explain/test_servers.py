@@ -7,20 +7,23 @@ import pytest
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.servers import ServerPolicy, ServerPool
 from neuroshard_api.documents.topology import Link
-from neuroshard_planner.errors import RequestError
+from neuroshard_planner.interop.imported_plan import imported_plan
 from neuroshard_planner.pipeline import plan as search
 from neuroshard_report.explain.difference import plan_difference
 from neuroshard_report.explain.plan import explain_plan
+from neuroshard_report.explain.served_table import explain_served_table
 from neuroshard_report.explain.table import explain_table
 from neuroshard_report.html.page import render_html
 from neuroshard_report.summary import summarize
-from neuroshard_report.terminal.explanation import render_plan_explanation
+from neuroshard_report.terminal.explanation import render_plan_explanation, render_table_explanation
 from rich.console import Console
 from support import builders
 from support.planner.exact_costs import ExactCosts
+from support.planner.placements import by_columns
 
 GPU = builders.device_type()
 COSTS = ExactCosts(GPU)
+SMALL = builders.device_type(memory_bytes=4 * builders.GIB)
 LINK = Link(bandwidth_bytes_per_second=100e9 / 8, latency_seconds=3e-5)
 TABLES = (
     builders.table("history", num_embeddings=10_000_000, embedding_dim=64),
@@ -85,8 +88,46 @@ def test_servers_that_no_table_needs_have_a_reason(planned: Plan) -> None:
 def test_a_table_on_devices_is_explained_next_to_those_on_devices(planned: Plan) -> None:
     """Its number among the tables on devices is another one than in the request."""
     assert explain_table(planned, "item", bundle=COSTS).together_with == ()
-    with pytest.raises(RequestError, match=r"'history' is on embedding servers, since the request names it"):
-        explain_table(planned, "history", bundle=COSTS)
+
+
+@pytest.mark.parametrize("lookahead", [None, 1])
+def test_a_table_on_servers_is_explained_next_to_the_devices(planned: Plan, lookahead: int | None) -> None:
+    """With its part of the servers' time, and the price of the plan that has it on the devices."""
+    pool = planned.request.servers
+    assert pool is not None
+    asked = planned.request.model_copy(update={"servers": pool.model_copy(update={"lookahead": lookahead})})
+    both = search(
+        asked.model_copy(update={"servers": asked.servers.model_copy(update={"tables": ("history", "country")})}),  # type: ignore[union-attr] # it has
+        bundle=COSTS,
+    )
+    assert both.servers is not None
+
+    found = explain_served_table(both, "country", bundle=COSTS)
+
+    assert (found.is_named, found.obstacle) == (True, None)
+    best = found.next_best
+    assert best is not None
+    width = 16 // len(best.devices)
+    near = (*both.tables, by_columns(TABLES[2], *((device, width) for device in best.devices)))
+    (far,) = (each for each in both.servers.tables if each.name == "history")
+    moved = imported_plan(near, asked, bundle=COSTS, served=(far,))
+    assert best.total_ms == pytest.approx(moved.predicted.total_ms)
+    assert sum(shard.num_columns for shard in found.shards) == 16
+    assert "since the request names it there (servers.tables)" in found.verdict
+
+
+def test_a_table_that_fits_no_device_is_explained_with_what_lacks() -> None:
+    """Its obstacle is that of a device, and no other place is better."""
+    large = builders.table("large", num_embeddings=40_000_000, embedding_dim=64)
+    pool = ServerPool(count=2, memory_bytes=64 * builders.GIB, cores=64, link=LINK, policy=ServerPolicy.IF_NEEDED)
+    asked = builders.request(large, *TABLES[1:], topology=builders.topology(2, device=SMALL), servers=pool)
+    found = explain_served_table(search(asked, bundle=ExactCosts(SMALL)), "large", bundle=ExactCosts(SMALL))
+
+    assert found.next_best is None
+    assert "on the devices it has no place: the device lacks" in found.verdict
+    console = Console(width=300, record=True)
+    console.print(render_table_explanation(found))
+    assert "embedding server 1" in console.export_text()
 
 
 def test_each_process_of_a_server_has_a_line(planned: Plan) -> None:
