@@ -159,7 +159,7 @@ class _DenseOptimizer:
     """What a training calls of a StepOptimizer's, without schedules."""
 
     def __init__(self, model: nn.Module) -> None:
-        weights = [] if isinstance(model, ServerModel) else [*model.dense_arch.parameters(), *_joined(model)]
+        weights = [*model.dense_arch.parameters(), *_joined(model)] if isinstance(model, ServedModel) else []
         self._own = torch.optim.SGD(weights, lr=0.01) if weights else None
 
     def zero_grad(self) -> None:
