@@ -11,20 +11,34 @@ benchmarks/results/anomaly-detection_*.md.
 
 import argparse
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import ClassVar, Final
+from typing import Final
 
 import numpy as np
+import torch
 from neuroshard_trainer.drift.columns import DEVIATIONS, MIN_MOVED, MIN_NULLS, DenseColumns, shares_moved
 from neuroshard_trainer.drift.detector import WARM_UP_STEPS
-from neuroshard_trainer.drift.labels import LabelWatch
-from neuroshard_trainer.drift.rise import RISE_DEVIATIONS, RiseDetector, usual_level
+from neuroshard_trainer.drift.input_statistics import FeatureCounts, InputDrift, counts_of, statistics_of
+from neuroshard_trainer.drift.input_watch import REFERENCE_SAMPLES
+from neuroshard_trainer.drift.labels import REFERENCE_INTERVALS, LabelWatch
+from neuroshard_trainer.drift.rise import LARGER, RISE_DEVIATIONS
+from neuroshard_trainer.ranks.run_identity import RunIdentity
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from benchmarks.anomaly_series import NOISES, REPORTS, Labelled, loss_series, published_scores, series_of
+from benchmarks.anomaly_techniques import (
+    Differences,
+    DifferenceTail,
+    LargestBefore,
+    LevelTail,
+    SeasonalLargestBefore,
+    ShippedRise,
+    level_deviations,
+    rise_times,
+)
 from benchmarks.drift_detection import alarms
 from benchmarks.drift_series import FloatArray
 from benchmarks.drift_techniques import (
@@ -63,78 +77,25 @@ PUBLISHED: Final = (
 """Detectors whose scores the benchmark's repository has."""
 LEVELS: Final = 60
 SEED: Final = 40_000
+FACTORS: Final = (0.0, 1.5, 2.0, 3.0)
 RISES: Final = (0.02, 0.05, 0.1, 0.3)
 NUM_QUIET, NUM_CHANGED = 100, 60
-
-
-class LevelDeviations(Technique):
-    """Deviations of the newest values from the median of those before, by the trainer's formula."""
-
-    window: ClassVar[int] = 20
-    held: ClassVar[int] = 1
-
-    def __init__(self, first: FloatArray) -> None:
-        super().__init__(first)
-        self._usual = deque(first.tolist(), maxlen=self.window)
-        self._last: deque[float] = deque(maxlen=self.held)
-
-    def score(self, value: float) -> float:
-        """Return the least deviations of as many values as a finding takes."""
-        middle, deviation = usual_level(list(self._usual))
-        self._usual.append(value)
-        self._last.append((value - middle) / deviation if deviation else 0.0)
-        return min(self._last) if len(self._last) == self.held else NOT_FOUND
-
-
-def level_deviations(window: int, held: int) -> type[Technique]:
-    """Return the technique with a window and a number of values."""
-    name = f"deviations from the last {window}, {held} in a row"
-    return type(f"Level{window}x{held}", (LevelDeviations,), {"name": name, "window": window, "held": held})
-
-
-class Differences(Technique):
-    """Differences from the value before, in standard deviations of all of them so far, bursts included."""
-
-    name = "difference from the value before, of all so far"
-
-    def __init__(self, first: FloatArray) -> None:
-        super().__init__(first)
-        self._last = float(first[0])
-        self._count, self._sum, self._squares = 0, 0.0, 0.0
-        for value in first[1:].tolist():
-            self.score(value)
-
-    def score(self, value: float) -> float:
-        """Return the deviations of the difference from their mean."""
-        difference = abs(value - self._last)
-        self._last = value
-        self._count, self._sum = self._count + 1, self._sum + difference
-        self._squares += difference**2
-        mean = self._sum / self._count
-        variance = self._squares / self._count - mean**2
-        return (difference - mean) / variance**0.5 if variance > 0 else NOT_FOUND
-
-
-class ShippedRise(Technique):
-    """The trainer's rise detector, as it is."""
-
-    name = "**shipped: rise**"
-    threshold = 0.5
-
-    def __init__(self, first: FloatArray) -> None:
-        super().__init__(first)
-        self._detector = RiseDetector()
-        for value in first.tolist():
-            self._detector.add(value)
-
-    def score(self, value: float) -> float:
-        """Return 1 while values are above."""
-        return float(self._detector.add(value) is not None)
+NEW_REFERENCE: Final = 20
+"""Sampled batches that are compared with one reference."""
+POOLING: Final = (0.5, 1.0, 1.0, 2.0, 5.0)
+"""Mean lookups per list of features."""
+ROWS: Final = 100_000
+RUN: Final = RunIdentity(source="cpu:benchmark", plan_sha256="0" * 64)
 
 
 TECHNIQUES: Final[tuple[type[Technique], ...]] = (
     ShippedRise,
-    *(level_deviations(window, held) for window, held in ((20, 1), (20, 2), (100, 1))),
+    rise_times(0.0),
+    LargestBefore,
+    SeasonalLargestBefore,
+    DifferenceTail,
+    LevelTail,
+    *(level_deviations(window, held) for window, held in ((20, 1), (20, 2))),
     Differences,
     Shipped,
     RatioOfMedians,
@@ -147,7 +108,7 @@ TECHNIQUES: Final[tuple[type[Technique], ...]] = (
     PageHinkley,
     HalfSpaceTrees,
 )
-BOTH_WAYS: Final = (Differences, BayesianChangePoint, Adwin, HalfSpaceTrees)
+BOTH_WAYS: Final = (Differences, DifferenceTail, BayesianChangePoint, Adwin, HalfSpaceTrees)
 """Techniques that see falls as well as rises."""
 
 
@@ -253,10 +214,33 @@ def production_lines(folder: Path) -> tuple[list[str], dict[str, float]]:
     return lines, levels
 
 
+def choice_lines(folder: Path) -> list[str]:
+    """Return the lines on how much larger than those before a rise must be, on the series that it was chosen on."""
+    development, _ = series_of(folder)
+    rows = []
+    for larger in FACTORS:
+        scores = [scores_of(rise_times(larger), each) for each in development]
+        found = found_in(development, scores, 0.5)
+        precision = found.hits / max(1, found.hits + found.false)
+        recall = found.hits / (found.hits + found.missed)
+        rows.append(f"| {larger:g} | {found.f1:.2f} | {precision:.2f} | {recall:.2f} | {found.false} |")
+    return [
+        "## The rise detector's factor",
+        "",
+        f"On the {len(development)} development series: how many times the third largest rise before a rise must be.",
+        f"The trainer's is {LARGER:g}.",
+        "",
+        "| times | F1 | precision | recall | false alarms |",
+        "|---|---|---|---|---|",
+        *rows,
+    ]
+
+
 def rise_lines(levels: Mapping[str, float]) -> list[str]:
     """Return the lines on losses with known rises; ``levels`` are those of the labelled series, by name."""
     windows = [level_deviations(20, held) for held in (1, 2)]
-    techniques: list[type[Technique]] = [ShippedRise, *windows, Differences, Ewma, Holt, Shipped]
+    tried = (rise_times(0.0), LargestBefore, DifferenceTail, LevelTail)
+    techniques: list[type[Technique]] = [ShippedRise, *tried, *windows, Differences, Ewma, Holt, Shipped]
     lines = [
         "## Losses of a training",
         "",
@@ -295,9 +279,16 @@ def _rise_alarms(technique: type[Technique], values: FloatArray, level: float) -
     return [learned + at for at, is_above in enumerate(above) if is_above and not (at and above[at - 1])]
 
 
-def fidelity_lines() -> list[str]:
-    """Return the lines on false alarms of labels and columns."""
-    rng = np.random.default_rng(SEED)
+def _lookups(rng: np.random.Generator, lists: int) -> dict[str, FeatureCounts]:
+    """Return the counts of a batch whose lists have as many lookups as a Poisson number, of skewed rows."""
+    lengths = rng.poisson(np.repeat(POOLING, lists)).astype(np.int32)
+    rows = (ROWS * rng.random(int(lengths.sum())) ** 4).astype(np.int64)
+    keys = [f"f{number}" for number in range(len(POOLING))]
+    return counts_of(KeyedJaggedTensor(keys=keys, values=torch.from_numpy(rows), lengths=torch.from_numpy(lengths)))
+
+
+def _label_rows(rng: np.random.Generator) -> list[str]:
+    """Return the rows on labels."""
     rows = []
     for rate in (0.001, 0.03, 0.5):
         watch, found, runs = LabelWatch(), 0, 200_000
@@ -307,10 +298,19 @@ def fidelity_lines() -> list[str]:
             found += int(watch.constant is not None)
         rows.append(f"| labels constant, rate {rate:.1%} | steps of 64 samples | {runs:,} | {found} |")
     for rate in (0.001, 0.03, 0.5):
-        watch, found, runs = LabelWatch(), 0, 200_000
-        for count in rng.binomial(25_600, rate, size=runs).tolist():
-            found += watch.moved_rate(count, 25_600) is not None
-        rows.append(f"| label rate, rate {rate:.1%} | reports of 25,600 samples | {runs:,} | {found} |")
+        found = 0
+        for _ in range(2000):
+            watch = LabelWatch()
+            counts = rng.binomial(25_600, rate, size=100 + REFERENCE_INTERVALS).tolist()
+            found += sum(watch.moved_rate(count, 25_600) is not None for count in counts)
+        rows.append(f"| label rate, rate {rate:.1%} | reports of 25,600 samples | 200,000 | {found} |")
+    return rows
+
+
+def fidelity_lines() -> list[str]:
+    """Return the lines on false alarms of labels and columns."""
+    rng = np.random.default_rng(SEED)
+    rows = _label_rows(rng)
     for samples in (128, 1024, 8192):
         num, before = 1_000_000, np.repeat([0.0, 0.01, 0.2, 0.5], 250_000)
         known = rng.binomial(3 * samples, before) / (3 * samples)
@@ -319,17 +319,27 @@ def fidelity_lines() -> list[str]:
         nulls = int((moved & (now > known)).sum())
         rows.append(f"| missing values | columns of {samples:,} samples | {num:,} | {nulls} |")
     for samples in (128, 1024, 8192):
-        num, columns = 0, DenseColumns.of(list(rng.normal(size=(3, samples, 50))), np.full(50, np.nan))
-        found = 0
-        for _ in range(max(2, 400_000 // samples)):
+        num = found = 0
+        for number in range(max(2, 400_000 // samples)):
+            if number % NEW_REFERENCE == 0:
+                columns = DenseColumns.of(list(rng.normal(size=(3, samples, 50))), np.full(50, np.nan))
             found += len(columns.moved(rng.normal(size=(samples, 50)).astype(np.float32)))
             num += 50
         rows.append(f"| distribution | columns of {samples:,} samples | {num:,} | {found} |")
+    for lists, batches in ((64, 10_000), (900, 2000), (4096, 6000)):
+        num = found = 0
+        for number in range(batches // NEW_REFERENCE):
+            first = [_lookups(rng, lists) for _ in range(REFERENCE_SAMPLES)]
+            watching = InputDrift(statistics_of(first, run=RUN, first_step=0, last_step=number))
+            found += sum(len(watching.add(_lookups(rng, lists))) for _ in range(NEW_REFERENCE))
+            num += NEW_REFERENCE * len(POOLING)
+        rows.append(f"| lookups, rows, lists | features of {lists:,} lists | {num:,} | {found} |")
     return [
         "## False alarms on data that does not change",
         "",
         f"Independent samples. Shares have moved from {DEVIATIONS:g} deviations on, and from {MIN_NULLS:.0%} (missing)",
-        f"or {MIN_MOVED:.0%} (distribution) on.",
+        f"or {MIN_MOVED:.0%} (distribution) on. One reference of columns or lookups serves {NEW_REFERENCE} batches,",
+        "one of label rates 100 reports.",
         "",
         "| finding | one trial | trials | false alarms |",
         "|---|---|---|---|",
@@ -348,6 +358,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "# Techniques that notice anomalies of a loss and of data",
         "",
         *production,
+        "",
+        *choice_lines(options.nab),
         "",
         *rise_lines(levels),
         "",

@@ -87,7 +87,9 @@ MEASURED: Mapping[str, Sequence[str]] = {
         "trainer/neuroshard_trainer/servers",
         *_FITTING,
     ),
-    "anomaly-detection": tuple(f"{_DRIFT[0]}/{name}.py" for name in ("columns", "detector", "labels", "rise")),
+    "anomaly-detection": tuple(
+        f"{_DRIFT[0]}/{name}.py" for name in ("columns", "detector", "input_statistics", "labels", "rise")
+    ),
     "device-counts": (*_SEARCH, "python/neuroshard_dlrm/device_counts.py"),
     "deduplication": _LOOP,
     "deduplication-choices": ("planner/neuroshard_planner/choices/repeats.py", *_FITTING, *_STEP),

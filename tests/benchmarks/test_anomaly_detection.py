@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.anomaly_detection import ShippedRise, best_level, found_in, scores_of
+from benchmarks.anomaly_detection import best_level, found_in, scores_of
 from benchmarks.anomaly_series import CATEGORIES, Labelled, published_scores, series_of
+from benchmarks.anomaly_techniques import DifferenceTail, LargestBefore, ShippedRise
 
 
 def series(*windows: tuple[int, int]) -> Labelled:
@@ -52,6 +53,24 @@ def test_what_the_trainer_uses_sees_rises_and_falls() -> None:
         each.values[500:] = factor * series().values[500:]
         found = scores_of(ShippedRise, each)
         assert 500 <= int(np.argmax(found)) <= 502
+
+
+def test_the_tail_of_differences_is_a_probability() -> None:
+    """Of differences that are drawn, one in a hundred has a score of 2, and one in a thousand of 3."""
+    watching = DifferenceTail(np.random.default_rng(1).exponential(size=2000))
+    scores = np.array([watching.score(value) for value in np.random.default_rng(2).exponential(size=20_000).tolist()])
+
+    assert float((scores >= 2).mean()) == pytest.approx(0.01, rel=0.2)
+    assert float((scores >= 3).mean()) == pytest.approx(0.001, rel=0.5)
+
+
+def test_a_difference_is_compared_with_the_third_largest_before() -> None:
+    """Of blocks of 20; there is none before three blocks."""
+    values = np.full(80, 5.0)
+    values[[5, 25, 45]] = 6.0, 7.0, 8.0
+    watching = LargestBefore(values)
+    assert watching.score(7.0) == pytest.approx(2.0)
+    assert not LargestBefore(values[:59]).score(7.0) > 0
 
 
 def test_a_clone_is_read_in_two_halves(tmp_path: Path) -> None:

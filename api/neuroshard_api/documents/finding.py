@@ -18,7 +18,7 @@ class FindingKind(StrEnum):
     LOSS_EXPLODED = "LossExploded"
     """The loss of a step is above 100 nats: weights are beyond recovery, most often by a value of the data."""
     LOSS_ROSE = "LossRose"
-    """The training loss is lastingly above that of the reports before."""
+    """The training loss is above that of the reports before, lastingly or by far."""
     ENTROPY_ROSE = "EntropyRose"
     """The same of the normalized entropy, which a change of the label rate alone does not move."""
     LABELS_CONSTANT = "LabelsConstant"

@@ -123,8 +123,8 @@ def test_a_risen_loss_is_named_with_its_level() -> None:
     data = Data()
     data.reports(0, 3000)
 
-    assert data.reports(3000, 3100, loss=0.6) == []
-    assert data.reports(3100, 3200, loss=0.6) == [(FindingKind.LOSS_ROSE, None), (FindingKind.ENTROPY_ROSE, None)]
+    assert data.reports(3000, 3100, loss=0.55) == []
+    assert data.reports(3100, 3200, loss=0.55) == [(FindingKind.LOSS_ROSE, None), (FindingKind.ENTROPY_ROSE, None)]
     assert data.watch.findings[0].before == pytest.approx(0.5, abs=0.02)
 
 

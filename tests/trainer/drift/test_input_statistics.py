@@ -139,6 +139,23 @@ def test_few_counted_samples_raise_no_alarm_by_their_noise() -> None:
     assert not any(watching.add(batch(seed, counted_samples=64)) for seed in range(100, 300))
 
 
+def test_lookups_that_are_drawn_have_changed_in_fewer_than_one_of_1000() -> None:
+    """Lists of 64 samples, as few as are counted, with Poisson numbers of rows: 20 references, 40 batches of each."""
+    rng, found = np.random.default_rng(3), 0
+
+    def drawn() -> dict[str, FeatureCounts]:
+        lengths = rng.poisson(np.repeat((0.5, 1.0, 2.0, 5.0, 5.0), 64)).astype(np.int32)
+        rows = (100_000 * rng.random(int(lengths.sum())) ** 4).astype(np.int64)
+        keys = [f"f{number}" for number in range(5)]
+        return counts_of(KeyedJaggedTensor(keys=keys, values=torch.from_numpy(rows), lengths=torch.from_numpy(lengths)))
+
+    for _ in range(20):
+        watching = InputDrift(statistics_of([drawn() for _ in range(3)], run=RUN, first_step=0, last_step=2))
+        found += sum(len(watching.add(drawn())) for _ in range(40))
+
+    assert found <= 20 * 40 * 5 / 1000
+
+
 @pytest.mark.parametrize("changed", [{"pooling": 13}, {"pooling": 8}, {"exponent": 0.95}, {"exponent": 0.75}], ids=str)
 def test_pooling_and_skew_are_found_at_the_second_batch(changed: dict[str, float]) -> None:
     """One batch alone may be odd."""

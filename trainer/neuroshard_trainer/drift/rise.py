@@ -1,23 +1,32 @@
-"""Detection of a lasting rise of the loss, of which there is one value per report and which falls by itself.
+"""Detection of a rise of the loss, of which there is one value per report and which falls by itself.
 
 A fixed reference does not measure it: what is above the loss of an hour ago need not be above that of the first hour.
 So each value is compared with the last ones before it, in robust deviations: those of the values around their median,
 or those of the differences from value to value, whichever are larger. Falling values widen the first and put the median
-above the newest ones, so that early in a training only large rises are seen. Two rules find a rise:
+above the newest ones, so that early in a training only large rises are seen. Three rules find a rise:
 
-- *fast*: two values in a row are six deviations above the median of the last 20. A single one is a burst.
+- *single*: a value is 15 deviations above the median of the last 20.
+- *pair*: two in a row are six deviations above it.
 - *held*: the median of the last 10 is seven of its standard errors above that of the 20 before them.
 
-Values that the fast rule sees do not become part of what later ones are compared with, until there are as many of them
-as of those: then they are the usual level. A rise that the held rule alone sees becomes it after as many values.
+Deviations of 20 values tell little of a series that is quiet most of the time, has bursts, or follows the hour. So a
+rise is found only if it is also twice the third largest of those before, as the same rule measures them, of each 20
+values one. That needs no assumption about the noise: where n such blocks are alike, in any order, the next one has a
+rise above the third largest of them with the probability 3 / (n + 1), and one twice as large less often. Normal noise
+never comes near it. Two large rises hide no third one, and a fall does not count.
+
+Values that are six deviations above do not become part of what later ones are compared with, until there are as many of
+them as of those: then they are the usual level. A rise that the held rule alone sees becomes it after as many values.
 """
 
 from collections.abc import Sequence
+from enum import IntEnum
 from itertools import pairwise
 from math import isfinite, sqrt
 from statistics import median
 from typing import Final
 
+from neuroshard_api.documents.counts import Count
 from neuroshard_api.documents.document import Value
 
 from neuroshard_trainer.drift.detector import MEDIAN_DEVIATIONS
@@ -27,15 +36,38 @@ USUAL_VALUES: Final = 20
 """Values that a level is of."""
 RECENT_VALUES: Final = 10
 """Values whose median the held rule compares."""
-FAST_VALUES: Final = 2
+SINGLE_DEVIATIONS: Final = 15.0
+"""Above the level: Student's t of 5 degrees exceeds 10 of them too often."""
 RISE_DEVIATIONS: Final = 6.0
-"""Above the level, from which a value is one of the fast rule's."""
+"""Above the level, from which a value is one of the pair's."""
 HELD_ERRORS: Final = 7.0
 """Standard errors that the recent median must be above the level: noise with memory 0.5 exceeds 6 of them too often."""
 MIN_RISE: Final = 0.02
 """Least share of the level that is a rise: very large batches have next to no noise."""
+BLOCK_VALUES: Final = 20
+"""Values of which the largest rise counts."""
+LARGEST: Final = 3
+"""Rises before that are kept; the least of them counts."""
+LARGER: Final = 2.0
+"""Times that rise."""
 _ERROR: Final = MEDIAN_INEFFICIENCY * sqrt(1 / RECENT_VALUES + 1 / USUAL_VALUES)
 """Standard error of the difference of both medians, in deviations."""
+
+
+class _Rule(IntEnum):
+    """How a rise is measured."""
+
+    SINGLE = 0
+    PAIR = 1
+    HELD = 2
+
+
+_LIMITS: Final = {
+    _Rule.SINGLE: SINGLE_DEVIATIONS,
+    _Rule.PAIR: RISE_DEVIATIONS,
+    _Rule.HELD: HELD_ERRORS * _ERROR,
+}
+"""Deviations of a rise."""
 
 
 def usual_level(values: Sequence[float]) -> tuple[float, float]:
@@ -51,6 +83,11 @@ class RiseState(Value):
 
     usual: tuple[float, ...] = ()
     above: tuple[float, ...] = ()
+    num_in_block: Count = 0
+    block: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """Largest rise of the block that has not ended, by rule."""
+    largest: tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]] = ((), (), ())
+    """Largest rises of the blocks before, by rule."""
 
 
 class RiseDetector:
@@ -58,16 +95,27 @@ class RiseDetector:
 
     Args:
         state: of a detector to go on from. If unset: it begins with the next value.
+        larger: times the rise before that counts. 0: those before do not matter.
     """
 
-    def __init__(self, state: RiseState | None = None) -> None:
+    def __init__(self, state: RiseState | None = None, *, larger: float = LARGER) -> None:
         state = state or RiseState()
+        self._larger = larger
         self._usual, self._above = list(state.usual), list(state.above)
+        self._num_in_block, self._block = state.num_in_block, list(state.block)
+        self._largest = list(state.largest)
 
     @property
     def state(self) -> RiseState:
         """What the detector knows: another that starts from it finds the same."""
-        return RiseState(usual=tuple(self._usual), above=tuple(self._above))
+        single, pair, held = self._block
+        return RiseState(
+            usual=tuple(self._usual),
+            above=tuple(self._above),
+            num_in_block=self._num_in_block,
+            block=(single, pair, held),
+            largest=(self._largest[0], self._largest[1], self._largest[2]),
+        )
 
     def add(self, value: float) -> float | None:
         """Take in a value; return the usual level while a rise lasts, and None otherwise."""
@@ -77,20 +125,46 @@ class RiseDetector:
             self._usual.append(value)
             return None
         level, deviation = usual_level(self._usual[-USUAL_VALUES:])
-        if value >= _risen(level, RISE_DEVIATIONS * deviation):
-            self._above.append(value)
-            if len(self._above) < USUAL_VALUES:
-                return level if len(self._above) >= FAST_VALUES else None
-            self._usual = [*self._above, *self._above[:RECENT_VALUES]]
-            self._above = []
-            return None
+        last = self._above[-1] if self._above else self._usual[-1]
+        self._note(_Rule.SINGLE, value - level)
+        self._note(_Rule.PAIR, min(last, value) - level)
+        self._num_in_block += 1
+        if value >= level + max(MIN_RISE * level, RISE_DEVIATIONS * deviation):
+            return self._add_above(value, level, deviation)
         self._above.clear()
         self._usual = [*self._usual[1:], value]
         level, deviation = usual_level(self._usual[:USUAL_VALUES])
-        is_held = median(self._usual[USUAL_VALUES:]) >= _risen(level, HELD_ERRORS * _ERROR * deviation)
+        rise = median(self._usual[USUAL_VALUES:]) - level
+        is_held = self._is_found(_Rule.HELD, rise, level, deviation)
+        self._note(_Rule.HELD, rise)
+        if self._num_in_block >= BLOCK_VALUES:
+            self._end_block()
         return level if is_held else None
 
+    def _add_above(self, value: float, level: float, deviation: float) -> float | None:
+        """Take in a value that may be a rise, alone or with those above before it."""
+        self._above.append(value)
+        if len(self._above) >= USUAL_VALUES:
+            self._usual = [*self._above, *self._above[:RECENT_VALUES]]
+            self._above = []
+            return None
+        pairs = [min(pair) for pair in pairwise(self._above)]
+        is_found = self._is_found(_Rule.SINGLE, max(self._above) - level, level, deviation) or (
+            bool(pairs) and self._is_found(_Rule.PAIR, max(pairs) - level, level, deviation)
+        )
+        return level if is_found else None
 
-def _risen(level: float, noise: float) -> float:
-    """Return the least value that is a rise above a level."""
-    return max((1 + MIN_RISE) * level, level + noise)
+    def _is_found(self, rule: _Rule, rise: float, level: float, deviation: float) -> bool:
+        """Return whether a rise is larger than noise, and than those before."""
+        before = self._largest[rule]
+        usually = before[-1] if len(before) == LARGEST else 0.0
+        return rise >= max(MIN_RISE * level, _LIMITS[rule] * deviation, self._larger * usually)
+
+    def _note(self, rule: _Rule, rise: float) -> None:
+        self._block[rule] = max(self._block[rule], rise)
+
+    def _end_block(self) -> None:
+        """Count the block's largest rises among those before. A rise that lasts does not count against itself."""
+        for rule, rise in enumerate(self._block):
+            self._largest[rule] = tuple(sorted((*self._largest[rule], rise), reverse=True)[:LARGEST])
+        self._num_in_block, self._block = 0, [0.0, 0.0, 0.0]
