@@ -16,6 +16,7 @@ import yaml
 from neuroshard_api.documents.presets import preset
 from neuroshard_api.documents.request import Algorithm
 from neuroshard_cli.main import run
+from neuroshard_report.explain.plan import PlanExplanation
 from support.builders import request, table, table_set
 
 ROWS: list[dict[str, Any]] = [
@@ -226,7 +227,9 @@ def test_the_plan_in_force_is_an_object_or_a_file(tmp_path: Path) -> None:
     (tmp_path / "before.yaml").write_text(yaml.safe_dump(json.loads(before.to_json())))
     assert ns.read(tmp_path / "before.yaml") == before
     assert ns.plan(ROWS, incumbent=tmp_path / "before.yaml", **DEVICES).rows() == ns.plan(ROWS, **DEVICES).rows()
-    assert found.explain().details.moves is not None
+    details = found.explain().details
+    assert isinstance(details, PlanExplanation)
+    assert details.moves is not None
 
 
 def test_torchrecs_planner_is_limited_in_the_main_thread_alone() -> None:
