@@ -135,6 +135,16 @@ def test_a_slow_link_is_refused() -> None:
         builders.request(*TABLES, topology=builders.topology(2), servers=pool)
 
 
+def test_a_slow_link_between_nodes_is_refused_for_gpus() -> None:
+    """Servers without a link of their own have that between nodes."""
+    slow = Link(bandwidth_bytes_per_second=10e9 / 8, latency_seconds=3e-5)
+    gpus = builders.topology(2, device=GPU).model_copy(update={"inter_node": slow})
+    pool = ServerPool(count=1, memory_bytes=builders.GIB, tables=("history",))
+
+    with pytest.raises(ValidationError, match=r"servers: have a link of 10 Gb/s, and need 25"):
+        builders.request(*TABLES, topology=gpus, servers=pool)
+
+
 GPU = builders.device_type(memory_bytes=4 * builders.GIB)
 FAST = Link(bandwidth_bytes_per_second=400e9 / 8, latency_seconds=1e-5)
 

@@ -94,8 +94,9 @@ def servers_problem(request: "PlanRequest") -> str | None:
     if pool is None:
         return None
     tables = {table.name: table for table in request.tables.tables}
-    if pool.link is not None and pool.link.bandwidth_bytes_per_second < LEAST_BANDWIDTH:
-        found = 8e-9 * pool.link.bandwidth_bytes_per_second
+    link = pool.link if request.topology.device.is_cpu else pool.link_to(request.topology)
+    if link is not None and link.bandwidth_bytes_per_second < LEAST_BANDWIDTH:
+        found = 8e-9 * link.bandwidth_bytes_per_second
         return f"servers: have a link of {found:.3g} Gb/s, and need {8e-9 * LEAST_BANDWIDTH:.0f}; hint: leave them out"
     named = _named_problem(request, pool, tables)
     refused = (table_problem(request, tables[name]) for name in pool.tables)
