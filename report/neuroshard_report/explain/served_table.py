@@ -99,7 +99,7 @@ def explain_served_table(plan: Plan, name: str, *, bundle: Bundle) -> ServedTabl
 
 def _on_devices(best: OtherPlacement | None, obstacle: str | None) -> str:
     if best is None or best.change is None:
-        return f"on the devices it has no place: {obstacle}"
+        return f"in the memory of the devices it has no place: {obstacle}"
     change = "grow" if best.change >= 0 else "shrink"
     where = "whole on a device" if best.num_shards == 1 else f"in {best.num_shards} shards on devices"
     return f"{where} the step would {change} by {100 * abs(best.change):.1f} %, all else staying"

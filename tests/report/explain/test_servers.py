@@ -124,7 +124,7 @@ def test_a_table_that_fits_no_device_is_explained_with_what_lacks() -> None:
     found = explain_served_table(search(asked, bundle=ExactCosts(SMALL)), "large", bundle=ExactCosts(SMALL))
 
     assert found.next_best is None
-    assert "on the devices it has no place: the device lacks" in found.verdict
+    assert "in the memory of the devices it has no place: the device lacks" in found.verdict
     console = Console(width=300, record=True)
     console.print(render_table_explanation(found))
     assert "embedding server 1" in console.export_text()
