@@ -20,8 +20,8 @@ FloatArray = NDArray[np.float64]
 
 _MANTISSA_BITS = 53
 _FEW_COLUMNS = 4  # of a matrix, for which it is quicker to add up each
-_SHORT_ROW = 10  # of so many rows as follow for each number, it is quicker to add up columns
-_ROWS_PER_COLUMN = 40
+_SHORT_ROW = 10  # most numbers of rows that are added up by columns, which is quicker where there are many rows
+_ROWS_PER_COLUMN = 40  # fewest of these
 _ADDED_TOGETHER = 8  # numbers of a row, by NumPy
 _CHUNK = 1 << 16  # numbers: temporaries stay in the processor's cache
 _STEPS = 2048  # of the tables: the polynomials need few terms between them
