@@ -244,7 +244,7 @@ def _alone_ms(table: Table, request: PlanRequest) -> float:
     lookups = samples * table.pooling_factor
     row_bytes = lookups * table.embedding_dim * BYTES_PER_ELEMENT[table.data_type]
     cores = pool.cores_per_process * pool.num_processes
-    link = pool.link_to(request.topology) or request.topology.intra_node
+    link = pool.used_link(request.topology)
     sent_bytes = 8 * lookups + 8 * samples * table.embedding_dim * table.num_features
     busy_s = sent_bytes / (pool.count * link.bandwidth_bytes_per_second)
     return float(lookup_ms(np.array([lookups]), np.array([row_bytes]), cores=cores).sum()) + 1000.0 * busy_s

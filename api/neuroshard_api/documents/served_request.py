@@ -75,7 +75,7 @@ def request_of_servers(request: PlanRequest, names: Iterable[str]) -> PlanReques
     ahead = ID_BYTES * request.global_batch_size * sum(table.pooling_factor for table in kept)
     processor = request.topology.device if request.topology.device.is_cpu else _SERVER
     device = processor.model_copy(update={"memory_bytes": pool.bytes_per_process})
-    link = pool.link_to(request.topology) or request.topology.intra_node
+    link = pool.used_link(request.topology)
     return request.model_copy(
         update={
             "tables": request.tables.model_copy(update={"tables": kept}),

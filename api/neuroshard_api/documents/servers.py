@@ -76,6 +76,10 @@ class ServerPool(Value):
         is_there = topology.device.is_cpu and topology.num_nodes == 1
         return topology.inter_node if self.link is None and not is_there else self.link
 
+    def used_link(self, topology: Topology) -> Link:
+        """Return the link that bytes to a server pass: the trainers' own, where its processes are on their node."""
+        return self.link_to(topology) or topology.intra_node
+
     def process_name(self, process: int) -> str:
         """Return the name of a process for a sentence: that of its server, where it has no other."""
         server, own = divmod(process, self.processes)
