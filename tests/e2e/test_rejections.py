@@ -23,7 +23,20 @@ ADMISSION_ERROR = {
     "message": "Pod was rejected: Allocate failed due to no healthy devices present; cannot allocate unhealthy devices",
 }
 """What a kubelet writes whose device plug-in restarts."""
-RESOLVES = "getent hosts ${PET_RDZV_ENDPOINT%:*}"
+MEETS = """exec python -c '
+import os, socket, time
+host, port = os.environ["PET_RDZV_ENDPOINT"].split(":")
+if os.environ["JOB_COMPLETION_INDEX"] == "0":
+    socket.create_server(("", int(port))).accept()
+else:
+    while True:
+        try:
+            socket.create_connection((host, int(port)))
+            break
+        except OSError:
+            time.sleep(0.2)
+'"""
+"""The first worker stays until the other found it, as its name is gone when it ends."""
 UNMET = "sleep 12; exit 7"
 """As the trainer ends whose peers did not come."""
 
@@ -106,7 +119,7 @@ def test_workers_in_the_network_of_their_nodes_find_each_other(release: Release,
         unready = {"startupProbe": {"exec": {"command": ["false"]}, "failureThreshold": 1000}}
         unmet = {"hostNetwork": True, "containers": [{"name": "trainer", **unready}], **jobs.spread("unmet")}
         both = (
-            jobs.script_job("shop", RESOLVES, nodes=2, podTemplate={"spec": host}, failurePolicy={"maxRestarts": 0}),
+            jobs.script_job("shop", MEETS, nodes=2, podTemplate={"spec": host}, failurePolicy={"maxRestarts": 0}),
             jobs.script_job(
                 "unmet",
                 UNMET,
