@@ -28,7 +28,7 @@ def with_measured_inputs(request: PlanRequest, statistics: InputStatistics) -> P
     left_out = statistics.without_repeats or ()
     counted = {each.feature: each for each in statistics.features if each.feature not in left_out}
     tables = request.tables
-    known = {name for table in tables.tables for name in _features(table)}
+    known = {name for table in tables.tables for name in table.features}
     names = {each.feature for each in statistics.features}
     if not known & names:
         found = ", ".join(sorted(names)[:3])
@@ -44,14 +44,10 @@ def with_measured_inputs(request: PlanRequest, statistics: InputStatistics) -> P
     return request.model_copy(update={"tables": changed})
 
 
-def _features(table: Table) -> tuple[str, ...]:
-    return table.feature_names or (table.name,)
-
-
 def _measured(table: Table, counted: Mapping[str, FeatureStatistics], counted_batch: int, set_batch: int) -> Table:
     """Return a table with its counted inputs, as far as all of its features were counted."""
-    own = [counted[name] for name in _features(table) if name in counted]
-    if len(own) < len(_features(table)):
+    own = [counted[name] for name in table.features if name in counted]
+    if len(own) < len(table.features):
         return table
     pooling = max(sum(each.lookups_per_sample for each in own), LEAST_POOLING)
     update: dict[str, object] = {"pooling_factor": pooling}

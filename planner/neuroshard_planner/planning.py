@@ -395,8 +395,7 @@ def _unmeasured_collectives(manifest: BundleManifest, tables: Sequence[TablePlac
 def _possible_labels(tables: Sequence[Table]) -> Iterator[str]:
     """Yield a sentence for each table that may be of the label: data is not seen here, rows and names are."""
     for table in tables:
-        features = table.feature_names or (table.name,)
-        named = next((name for name in features if is_named_like_label(name)), None)
+        named = next((name for name in table.features if is_named_like_label(name)), None)
         hashed = HASHED_LABEL_ROWS if table.id_rule is IdRule.HASH else LABEL_ROWS
         if named is not None and table.num_embeddings <= hashed:
             yield (

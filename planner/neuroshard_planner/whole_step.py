@@ -157,7 +157,7 @@ def _most_calls(collections: dict[object, list[tuple[Table, TablePlacement]]], r
 
 def _grouped(table: Table, deduplication: Sequence[DeduplicatedGroup]) -> str | None:
     """Return the group that gives a table a collection of its own. None: there is none."""
-    names = set(table.feature_names or (table.name,))
+    names = set(table.features)
     for group in deduplication:
         if group.form is DeduplicationForm.GROUPED and names <= set(group.features):
             return group.group

@@ -96,9 +96,8 @@ class ColumnBlocks:
                 tables.append(table)
                 continue
             blocks = self._blocks[position]
-            features = table.feature_names or (table.name,)
             tables += [
-                table.model_copy(update={"name": name, "embedding_dim": width, "feature_names": features})
+                table.model_copy(update={"name": name, "embedding_dim": width, "feature_names": table.features})
                 for name, width in zip(blocks.names, blocks.widths, strict=True)
             ]
             limits = self._limits(blocks, own.pop(table.name, TableConstraints()))

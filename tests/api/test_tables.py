@@ -118,8 +118,10 @@ def test_a_rounded_histogram_is_accepted() -> None:
     assert table(reuse_histogram=tuple(rounded)).reuse_histogram == tuple(rounded)
 
 
-def test_features_are_counted() -> None:
-    """Without names there is one, of the table's own name."""
+def test_features_are_named_and_counted() -> None:
+    """Without names there is one feature, of the table's own name."""
+    assert table("a").features == ("a",)
+    assert table("a", feature_names=("clicks", "views")).features == ("clicks", "views")
     assert table("a").num_features == table("a", feature_names=("clicks",)).num_features == 1
     assert table("a", feature_names=("clicks", "views")).num_features == 2
 

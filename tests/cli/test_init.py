@@ -264,8 +264,7 @@ def test_every_table_has_a_name_that_can_be_trained(neuroshard: Any) -> None:
     """Columns are named after attributes of torch's modules, with dots, and in other scripts."""
     log(**{"type": COLUMNS["item"], "user.id": COLUMNS["item"], "user_id": COLUMNS["item"], "日": COLUMNS["item"]})
     names = {
-        table.feature_names or (table.name,): table.name
-        for table in job_of(neuroshard("init", "log.parquet", *DIM).out).tables().tables
+        table.features: table.name for table in job_of(neuroshard("init", "log.parquet", *DIM).out).tables().tables
     }
 
     assert names[("type",)] == "type_2"

@@ -137,7 +137,7 @@ def test_random_labels_are_not_predicted_by_the_job_that_init_writes(
     )
 
     assert data["denseColumns"] == ["price"]
-    assert {name for table in written.tables().tables for name in table.feature_names or (table.name,)} == {
+    assert {name for table in written.tables().tables for name in table.features} == {
         "visit_id", "item", "history", "city"
     }  # fmt: skip
     assert trained_auc(run, tmp_path, **data) == pytest.approx(0.5, abs=0.03)

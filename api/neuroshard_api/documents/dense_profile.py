@@ -228,7 +228,5 @@ class DenseProfile(Document):
 
 def features_sha256(tables: Iterable[Table]) -> str:
     """Return a hash of all features and their widths, in the order of the tables: what the dense part receives."""
-    features = [
-        [feature, table.embedding_dim] for table in tables for feature in (table.feature_names or (table.name,))
-    ]
+    features = [[feature, table.embedding_dim] for table in tables for feature in table.features]
     return hashlib.sha256(json.dumps(features).encode()).hexdigest()

@@ -429,7 +429,7 @@ class GivenPlan(Document):
 
     @model_validator(mode="after")
     def _groups_of_own_features(self) -> Self:
-        tables = {name: table for table in self.request.tables.tables for name in table.feature_names or (table.name,)}
+        tables = {name: table for table in self.request.tables.tables for name in table.features}
         owner: dict[str, str] = {}
         for index, each in enumerate(self.deduplication or ()):
             for name in each.features:
@@ -451,7 +451,7 @@ class GivenPlan(Document):
     def _check_grouped(self, index: int, group: DeduplicatedGroup, tables: Mapping[str, Table]) -> None:
         """Raise ValueError where a group's tables cannot be a collection of their own."""
         for table in tables.values():
-            outside = sorted(set(table.feature_names or (table.name,)) - set(group.features))
+            outside = sorted(set(table.features) - set(group.features))
             if outside:
                 raise ValueError(
                     f"deduplication[{index}].features: table {table.name!r} is looked up by {outside[0]!r} too, "

@@ -193,9 +193,14 @@ class Table(Value):
         return self.name if self.collection is None else self.name.removeprefix(allowed_name(f"{self.collection}/"))
 
     @property
+    def features(self) -> tuple[str, ...]:
+        """Names of the features that look the table up; without any given, the table's own."""
+        return self.feature_names or (self.name,)
+
+    @property
     def num_features(self) -> int:
         """Features that look the table up; each has a list of lookups per sample."""
-        return max(1, len(self.feature_names))
+        return len(self.features)
 
     @property
     def num_vectors(self) -> float:

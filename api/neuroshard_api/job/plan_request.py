@@ -218,7 +218,7 @@ def with_known_repeats(job: DLRMTrainingJob, tables: TableSet) -> TableSet:
     groups = {name: group for group in sessions.groups for name in group.features}
     known = []
     for table in tables.tables:
-        own = [groups.get(name) for name in table.feature_names or (table.name,)]
+        own = [groups.get(name) for name in table.features]
         group = own[0] if all(each is own[0] for each in own) else None
         # Stored order interleaves the sessions.
         repeats = group is not None and not table.is_sequence and job.spec.data.shuffle

@@ -174,7 +174,7 @@ def _of_variant(table: Table, variant: JobVariant) -> Table:
     group = table.colocation_group
     update: dict[str, object] = {
         "name": f"{variant.name}:{table.name}",
-        "feature_names": table.feature_names or (table.name,),
+        "feature_names": table.features,
         "colocation_group": None if group is None else f"{variant.name}:{group}",
     }
     if variant.model.embedding_dim is not None:

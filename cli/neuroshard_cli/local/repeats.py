@@ -72,7 +72,7 @@ def _measured(data: "Data", tables: "TableSet", *, root: Path, session_run: int)
 
     assert data.path is not None, "as above"
     assert data.session_column is not None, "the caller looked"
-    features = dict.fromkeys(name for table in tables.tables for name in table.feature_names or (table.name,))
+    features = dict.fromkeys(name for table in tables.tables for name in table.features)
     duplication = measure_duplication(
         files_of(data, data.path, root, leave_out=data.evaluation_path),
         tuple(features),

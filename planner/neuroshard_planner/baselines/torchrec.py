@@ -198,12 +198,11 @@ def _constraints(request: PlanRequest, unit: Unit, width: int, types: Types) -> 
     from torchrec.modules.embedding_configs import DataType as TorchRecDataType  # noqa: PLC0415
 
     table = request.tables.tables[unit.tables[0]]
-    features = _feature_names(table)
     return ParameterConstraints(
         sharding_types=[kind.value for kind in types],
         compute_kernels=sorted({ComputeKernel.of(kind).value for kind in types}),
         min_partition=width,
-        pooling_factors=[table.pooling_factor / len(features)] * len(features),
+        pooling_factors=[table.pooling_factor / table.num_features] * table.num_features,
         output_dtype=TorchRecDataType[request.memory.output_data_type.value],
     )
 
@@ -212,10 +211,6 @@ def _least_width(unit: Unit) -> int:
     """Return the fewest columns of a shard under the unit's constraints, a multiple of 4."""
     quads = -(-unit.num_columns // (unit.max_shards * DIM_MULTIPLE))
     return max(unit.min_shard_width, quads * DIM_MULTIPLE)
-
-
-def _feature_names(table: Table) -> Sequence[str]:
-    return table.feature_names or (table.name,)
 
 
 def _module(request: PlanRequest) -> "EmbeddingBagCollection":
@@ -230,7 +225,7 @@ def _module(request: PlanRequest) -> "EmbeddingBagCollection":
             name=table.name,
             num_embeddings=table.num_embeddings,
             embedding_dim=table.embedding_dim,
-            feature_names=list(_feature_names(table)),
+            feature_names=list(table.features),
             data_type=TorchRecDataType[table.data_type.value],
         )
         for table in request.tables.tables

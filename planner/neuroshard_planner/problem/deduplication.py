@@ -34,7 +34,7 @@ def repeating_groups(request: PlanRequest) -> tuple[DeduplicatedGroup, ...]:
     for name in request.deduplicate or ():
         members = [table for table in request.tables.tables if table.duplication_group == name]
         if members:
-            features = tuple(feature for table in members for feature in table.feature_names or (table.name,))
+            features = tuple(feature for table in members for feature in table.features)
             factor = batch_factor(_factor(members), request.batch_size_per_device)
             form = DeduplicationForm.GROUPED if name in (request.grouped or ()) else DeduplicationForm.FIRST_SAMPLE
             groups.append(DeduplicatedGroup(group=name, features=features, form=form, factor=factor))

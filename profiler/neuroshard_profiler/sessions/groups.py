@@ -91,10 +91,7 @@ class Duplication:
         return tables.model_copy(
             update={
                 "session_run": self.session_run,
-                "tables": tuple(
-                    table.model_copy(update=self.of_table(table.feature_names or (table.name,)))
-                    for table in tables.tables
-                ),
+                "tables": tuple(table.model_copy(update=self.of_table(table.features)) for table in tables.tables),
             }
         )
 

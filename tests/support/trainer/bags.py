@@ -25,7 +25,7 @@ class Bags(nn.Module):
                     name=table.name,
                     num_embeddings=table.num_embeddings,
                     embedding_dim=table.embedding_dim,
-                    feature_names=list(table.feature_names or (table.name,)),
+                    feature_names=list(table.features),
                     data_type=DataType[table.data_type.value],
                     pooling=PoolingType[(table.pooling or Pooling.SUM).value],
                 )
@@ -62,7 +62,7 @@ def pairs(live: torch.Tensor | ShardedTensor, whole: torch.Tensor) -> Iterator[t
 def lookups_of(tables: Sequence[Table], *, seed: int) -> KeyedJaggedTensor:
     """Return random bags of 0 to 3 rows for every feature."""
     generator = torch.Generator().manual_seed(seed)
-    features = [(name, table) for table in tables for name in (table.feature_names or (table.name,))]
+    features = [(name, table) for table in tables for name in table.features]
     lengths = torch.randint(4, (len(features), SAMPLES), generator=generator)
     values = [
         torch.randint(table.num_embeddings, (int(count),), generator=generator)

@@ -183,7 +183,7 @@ class Feature:
     @property
     def pooling_factor(self) -> float:
         """Mean lookups per sample: the table's, shared equally among its features."""
-        return self.table.pooling_factor / max(1, len(self.table.feature_names))
+        return self.table.pooling_factor / self.table.num_features
 
 
 def features_of(tables: Sequence[Table]) -> tuple[Feature, ...]:
@@ -192,9 +192,7 @@ def features_of(tables: Sequence[Table]) -> tuple[Feature, ...]:
     Raises:
         InputError: one feature is looked up in two tables.
     """
-    features = tuple(
-        Feature(name=name, table=table) for table in tables for name in (table.feature_names or (table.name,))
-    )
+    features = tuple(Feature(name=name, table=table) for table in tables for name in table.features)
     owner: dict[str, str] = {}
     for feature in features:
         other = owner.setdefault(feature.name, feature.table.name)

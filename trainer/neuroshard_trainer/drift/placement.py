@@ -43,7 +43,7 @@ class FeaturePlacement:
         table_of_feature: dict[str, str] = {}
         of_feature: dict[str, dict[int, float]] = {}
         for table in plan.request.tables.tables:
-            for feature in table.feature_names or (table.name,):  # variants look it up in a table of each
+            for feature in table.features:  # variants look it up in a table of each
                 table_of_feature.setdefault(feature, table.name)
                 ranks = of_feature.setdefault(feature, {})
                 for rank, width in columns.get(table.name, {}).items():

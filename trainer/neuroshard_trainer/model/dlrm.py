@@ -305,7 +305,7 @@ def _config(table: Table) -> EmbeddingBagConfig:
         name=table.name,
         num_embeddings=table.num_embeddings,
         embedding_dim=table.embedding_dim,
-        feature_names=list(table.feature_names or (table.name,)),
+        feature_names=list(table.features),
         data_type=TorchRecDataType[table.data_type.value],
         pooling=PoolingType[(table.pooling or Pooling.SUM).value],
     )

@@ -48,9 +48,7 @@ class TableCollections:
         """Return the collections of a plan."""
         tables = plan.resolved.tables.tables
         groups = tuple(
-            tuple(
-                table for table in tables if frozenset(each.features) & frozenset(table.feature_names or (table.name,))
-            )
+            tuple(table for table in tables if frozenset(each.features) & frozenset(table.features))
             for each in plan.deduplication or ()
             if each.form is DeduplicationForm.GROUPED
         )
