@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import torch
 from neuroshard_api.documents.step_report import StepReport
+from neuroshard_api.sharding.kinds import Family
 from neuroshard_trainer.measure.step_marks import StepMarks, TimedPart, is_timed
-from neuroshard_trainer.measure.step_reporter import MarkedStep, StepReporter, host_bound_parts
-from neuroshard_trainer.ranks.clocks import CudaClock
+from neuroshard_trainer.measure.step_reporter import MarkedStep, StepReporter, host_bound_parts, step_times
+from neuroshard_trainer.ranks.clocks import CudaClock, Mark
 from neuroshard_trainer.sharding.live_sharding import sharded_collections
 from support.profiler.cuda_events import SimulatedGpu
 from support.trainer.timed_steps import MEMORY, batch, trained
@@ -100,6 +101,36 @@ def test_a_part_says_whether_the_device_waited_for_the_host(
     assert shares.binds("forward_compute", "backward_compute") == is_bound
     measured_ms = reports[0].ranks[0].forward_compute_ms
     assert measured_ms == pytest.approx(5.0 if queued_ms else 5.0 + launch_ms)
+
+
+def test_a_moment_of_two_collections_is_of_one_part() -> None:
+    """The first one's exchanges are under way during the second one's index exchange, lookups, and copies."""
+    gpu = SimulatedGpu()
+    clock = CudaClock(new_event=gpu.event)
+    marks = StepMarks(clock)
+    marks.start()
+    begin = marks.mark()
+
+    def ended(part: TimedPart, begun: Mark, ms: float) -> Mark:
+        gpu.queue(ms)
+        of_all = part in {TimedPart.INPUT_COMMUNICATION, TimedPart.EXPANSION}
+        return marks.end(part, None if of_all else Family.COLUMNS, begun)
+
+    first = ended(TimedPart.FORWARD_COMPUTE, ended(TimedPart.INPUT_COMMUNICATION, begin, 1.0), 2.0)
+    second = ended(TimedPart.FORWARD_COMPUTE, ended(TimedPart.INPUT_COMMUNICATION, first, 4.0), 8.0)
+    ended(TimedPart.FORWARD_COMMUNICATION, first, 16.0)
+    ended(TimedPart.FORWARD_COMMUNICATION, second, 32.0)
+    gradient = marks.mark()
+    ended(TimedPart.EXPANSION, gradient, 64.0)
+    ended(TimedPart.BACKWARD_COMMUNICATION, gradient, 128.0)
+    step = MarkedStep(begin=begin, end=marks.mark(), waits=(), intervals=tuple(marks.stop()))
+
+    times = step_times(clock, step)
+
+    assert times["input_communication_ms"] == 1.0 + 4.0
+    assert times["forward_communication_ms"] == 16.0 + 32.0
+    assert (times["expansion_ms"], times["backward_communication_ms"]) == (64.0, 128.0)
+    assert times["dense_ms"] == 0.0
 
 
 def test_a_wait_for_servers_is_none_for_the_host() -> None:

@@ -435,7 +435,11 @@ def _samples_per_second(samples_per_step: int | None, ranks: Sequence[Mapping[st
 
 
 def step_times(clock: Clock, step: MarkedStep) -> StepTimes:
-    """Return the parts of one step. Communication counts only while nothing of the lookups is computed."""
+    """Return the parts of one step. Communication counts only while nothing of the lookups is computed.
+
+    An exchange of pooled embeddings counts only outside the index exchanges, of which a further collection has its own
+    while that of the first is under way.
+    """
     pairs = [*step.waits, *((interval.begin, interval.end) for interval in step.intervals)]
     marks = [step.begin, step.end, *(mark for pair in pairs for mark in pair)]
     times = _times_of(step, clock.read_ms(marks))
@@ -457,7 +461,7 @@ def _times_of(step: MarkedStep, marks_ms: Sequence[float]) -> StepTimes:
     spans: dict[TimedPart, dict[Member, list[tuple[float, float]]]] = {part: {} for part in TimedPart}
     for interval, span in zip(step.intervals, intervals, strict=True):
         spans[interval.part].setdefault(interval.family, []).append(span)
-    computing = [span for part in COMPUTE for family in spans[part].values() for span in family]
+    taken = [span for part in (*COMPUTE, TimedPart.EXPANSION) for family in spans[part].values() for span in family]
     times: StepTimes = {
         part.value: _covered_ms([span for family in spans[part].values() for span in family])
         for part in (*COMPUTE, TimedPart.EXPANSION)
@@ -466,12 +470,13 @@ def _times_of(step: MarkedStep, marks_ms: Sequence[float]) -> StepTimes:
         times[TimedPart.SERVERS.value] = _covered_ms(spans[TimedPart.SERVERS][None])
     families: StepTimes = {}
     for part in COMMUNICATION:
-        own = _own_ms(spans[part], without=computing)
+        own = _own_ms(spans[part], without=taken)
+        taken += [span for family in spans[part].values() for span in family]
         families.update({(part, family): ms for family, ms in own.items()})
         times[part.value] = sum(ms for family, ms in own.items() if family is not CollectiveKind.SYNC)
     data_wait_ms, step_ms = _covered_ms(waits), step_end_ms - begin_ms
     dense_ms = max(0.0, step_ms - data_wait_ms - sum(times.values()) - families.get(_SYNC, 0.0))
-    taken = [*waits, *(span for part in spans if part not in DENSE for each in spans[part].values() for span in each)]
+    taken += [*waits, *(span for each in spans[TimedPart.SERVERS].values() for span in each)]
     dense = _dense_times({part: spans[part].get(None, []) for part in DENSE}, without=taken)
     return {**times, **families, **dense, "dense_ms": dense_ms, "data_wait_ms": data_wait_ms, "step_ms": step_ms}
 
