@@ -371,7 +371,7 @@ def _of_tables(source: TableSet | Module, options: RequestOptions, algorithm: Al
             tables=tables if of_module is None else _tables_of_module(of_module, settings),
             topology=topology,
             algorithm=algorithm,
-            deduplicated=tables.duplication_groups if _leaves_out_repeats(spec) else (),
+            deduplicated=(tables.duplication_groups or None) if _leaves_out_repeats(spec) else None,
             remarks=(),
             counts_dense=options.dense is not None,
             has_expandable_segments=True,

@@ -262,18 +262,34 @@ def test_dcnv2_multiplies_all_features_by_the_rank_of_its_cross_layers_first() -
     assert columns({"architecture": "DLRM"}, experimental=sessions) is None
 
 
-@pytest.mark.parametrize(("measured", "wanted"), [(8, ("user",)), (4, None)], ids=["same", "another"])
-def test_factors_count_for_the_run_at_which_they_were_measured(measured: int, wanted: tuple[str, ...] | None) -> None:
-    """And a trainer of the user's own gets all lists."""
-    table = builders.table("user", duplication_group="user", duplication_factor=4.0)
-    data = {"format": "Parquet", "path": "data", "sessionColumn": "visit"}
+LOG = {"format": "Parquet", "path": "data"}
+SESSIONS_OF_LOG = {**LOG, "sessionColumn": "visit"}
+OFF = {**SESSIONS_OF_LOG, "deduplication": "Off"}
 
-    def wanted_by(**spec: Any) -> tuple[str, ...] | None:
-        tables = builders.table_set(table, session_run=measured)
-        return plan_request(builders.job(data=data, **spec), tables=tables, topology=builders.topology(1)).deduplicate
 
-    assert wanted_by() == wanted
-    assert wanted_by(trainer={"command": ["train"]}) is None
+@pytest.mark.parametrize(
+    ("measured", "spec", "wanted"),
+    [
+        (8, {"data": SESSIONS_OF_LOG}, ("user",)),
+        (8, {"data": OFF}, None),
+        (None, {"data": LOG}, None),
+        (4, {"data": SESSIONS_OF_LOG}, ()),
+        (8, {"data": LOG}, ()),
+        (8, {"data": SESSIONS_OF_LOG, "trainer": {"command": ["train"]}}, ()),
+        (8, {"data": OFF, "variants": [{"name": "a"}, {"name": "b"}]}, ()),
+    ],
+    ids=["kept", "off", "no factors", "other runs", "no sessions", "own trainer", "variants"],
+)
+def test_repeats_are_left_out_of_the_runs_at_which_they_were_measured(
+    measured: int | None, spec: dict[str, Any], wanted: tuple[str, ...] | None
+) -> None:
+    """Unset where they are not wanted, and empty where no setting of repeats would leave them out."""
+    table = builders.table("user", duplication_group="user", duplication_factor=None if measured is None else 4.0)
+    tables = builders.table_set(table, session_run=measured)
+
+    request = plan_request(builders.job(**spec), tables=tables, topology=builders.topology(1))
+
+    assert request.deduplicate == wanted
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def test_no_lever_is_named_where_none_helps(fields: dict[str, Any]) -> None:
 
 
 def test_what_is_permitted_already_is_no_lever() -> None:
-    """Also where the plan decided against it."""
+    """Also where the plan decided against it, and where the job's trainer could not do it."""
     repeated = [
         table.model_copy(update={"duplication_group": "user", "duplication_factor": 1.01})
         for table in builders.tables(4)
@@ -87,8 +87,9 @@ def test_what_is_permitted_already_is_no_lever() -> None:
 
     costs = ExactCosts(request.topology.device)
     assert LeverName.REPEATS in {each.name for each in questions(planned(request), costs=costs)}
-    asked = planned(request.model_copy(update={"deduplicate": ("user",)}))
-    assert LeverName.REPEATS not in {each.name for each in questions(asked, costs=costs)}
+    for groups in (("user",), ()):
+        asked = planned(request.model_copy(update={"deduplicate": groups}))
+        assert LeverName.REPEATS not in {each.name for each in questions(asked, costs=costs)}
 
 
 def asked_for(**fields: Any) -> dict[LeverName, list[LeverRequest]]:

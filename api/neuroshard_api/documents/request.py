@@ -207,8 +207,9 @@ class PlanRequest(Document):
     compute_peak: ComputePeak = ComputePeak.SEPARATE
     """Which compute of the devices a step waits for."""
     memory: MemorySettings = MemorySettings()
-    deduplicate: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
-    """Duplication groups of tables whose repeated lists may be left out of batches. If unset: none."""
+    deduplicate: tuple[str, ...] | None = None
+    """Duplication groups of tables whose repeated lists may be left out of batches. If unset: none. Empty: none, and
+    the job's trainer could leave none out."""
     grouped: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """Groups of ``deduplicate`` in the grouped form, whose tables have a collection of their own. If unset: none; the
     planner tries it where the other form pays."""

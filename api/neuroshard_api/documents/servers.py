@@ -164,7 +164,7 @@ def _training_problem(request: "PlanRequest") -> str | None:
         "wire": request.wire,
         "gradient_choices": request.gradient_choices,
         "gradients": request.gradients,
-        "deduplicate": request.deduplicate,
+        "deduplicate": request.deduplicate or None,
     }
     other = next((field for field, value in others.items() if value is not None), None)
     if other is not None:

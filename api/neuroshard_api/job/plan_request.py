@@ -71,7 +71,7 @@ def spec_request(
     tables: TableSet,
     topology: Topology,
     algorithm: Algorithm | None,
-    deduplicated: tuple[str, ...],
+    deduplicated: tuple[str, ...] | None,
     remarks: tuple[str, ...],
     counts_dense: bool,
     has_expandable_segments: bool,
@@ -84,7 +84,7 @@ def spec_request(
         tables: those that are planned.
         topology: the devices.
         algorithm: None: the spec's.
-        deduplicated: duplication groups whose repeats may be left out.
+        deduplicated: duplication groups whose repeats may be left out. None: none. Empty: none could be.
         remarks: sentences that the plan repeats as warnings.
         counts_dense: whether the dense part is counted, so that choices for it mean something.
         has_expandable_segments: whether the trainer's allocator grows its segments.
@@ -105,7 +105,7 @@ def spec_request(
             batch_size_per_device=spec.model.samples_per_device,
             batch_choices=BatchChoices(sizes=batch_sizes(spec)) if spec.model.chooses_batch_size else None,
             optimizer=spec.model.embedding_optimizer.optimizer,
-            deduplicate=deduplicated or None,
+            deduplicate=deduplicated,
             joint_product_columns=_joint_product_columns(spec) if deduplicated else None,
             remarks=remarks or None,
             dense_choices=spec.dense_choices if counts_dense else None,
@@ -228,14 +228,19 @@ def with_known_repeats(job: DLRMTrainingJob, tables: TableSet) -> TableSet:
     return tables.model_copy(update={"tables": tuple(known), "session_run": drawn.session_run})
 
 
-def groups_to_deduplicate(job: DLRMTrainingJob, tables: TableSet) -> tuple[str, ...]:
-    """Return the duplication groups whose repeats the job's trainer may leave out.
+def groups_to_deduplicate(job: DLRMTrainingJob, tables: TableSet) -> tuple[str, ...] | None:
+    """Return the duplication groups whose repeats the job's trainer may leave out. None: it is asked to leave out none.
 
-    None where the job does not keep runs together that are as long as those at which the factors were measured.
+    Empty where it could not: the trainer is another one or trains variants, or the job does not keep runs together that
+    are as long as those at which the factors were measured.
     """
-    spec = job.spec
-    is_wanted = spec.data.deduplication is Deduplication.AUTO and spec.has_sessions and not spec.trainer.command
-    return tables.duplication_groups if is_wanted and tables.session_run == spec.experimental.data.session_run else ()
+    spec, groups = job.spec, tables.duplication_groups
+    if not groups:
+        return None
+    is_own = not spec.trainer.command and spec.variants is None
+    if not is_own or not spec.has_sessions or tables.session_run != spec.experimental.data.session_run:
+        return ()
+    return groups if spec.data.deduplication is Deduplication.AUTO else None
 
 
 def reads_sessions(job: DLRMTrainingJob) -> bool:

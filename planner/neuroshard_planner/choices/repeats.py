@@ -33,7 +33,7 @@ class RepeatsChoice:
     def decided(self, all_lists: Plan) -> Plan:
         """Return the best plan; one without repeats names the groups in its request."""
         groups = self._asked.deduplicate
-        if groups is None:
+        if not groups:
             return all_lists
         best = self._without_repeats(all_lists, groups)
         best = best if best is not None and priced_ms(best) < cheaper_ms(all_lists) else all_lists
