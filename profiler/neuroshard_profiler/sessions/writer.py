@@ -1,13 +1,14 @@
 """Parquet files of clustered samples: list columns plain, so that zstd finds repeated lists. Sorts nothing.
 
-Lists of ids may then be kept once for the samples next to each other that share them.
+Lists of ids may then be kept once for the samples next to each other that share them. Those of integers are then packed
+as differences, which takes less room and half the time to decode; where lists share parts, plain ones are smaller.
 
 Codes of a dictionary hide repeated lists from the compressor; columns of single values keep their dictionary, which
 pyarrow leaves for plain values where it grows too large.
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 ROW_GROUP_BYTES = 64 * 2**20
 """Row groups of wide rows end here, so that the memory of writing has a limit."""
 ZSTD_LEVEL = 3
+PACKED = "DELTA_BINARY_PACKED"
+"""Parquet's encoding of integers by their differences, in as many bits as those need."""
+PACKED_SIZE = 1.1
+"""Bytes over those of plain lists, up to which lists are packed: they are decoded in half the time."""
 
 
 def write_clustered(
@@ -84,11 +89,16 @@ def keep_lists_once(clustered: Path, path: Path) -> bool:
         if not names:
             return False
         schema = stored_schema(source.schema_arrow, names)
+
+        def stored(group: int) -> "pa.Table":
+            return without_repeats(source.read_row_group(group), names).cast(schema)
+
+        packed = _packed(stored(0)) if source.num_row_groups else {}
         with path.open("wb") as file:
-            with _writer(file, schema) as writer:
+            with _writer(file, schema, packed) as writer:
                 for group in range(source.num_row_groups):
-                    rows = source.read_row_group(group)
-                    writer.write_table(without_repeats(rows, names).cast(schema), row_group_size=len(rows))
+                    rows = stored(group)
+                    writer.write_table(rows, row_group_size=len(rows))
             file.flush()
             os.fsync(file.fileno())
         with parquet.ParquetFile(path) as written:
@@ -107,9 +117,47 @@ def _are_equal(one: "pa.Table", other: "pa.Table") -> bool:
     )
 
 
-def _writer(file: BinaryIO, schema: "pa.Schema") -> "parquet.ParquetWriter":
+def _packed(rows: "pa.Table") -> Mapping[str, str]:
+    """Return the encoding PACKED of the lists of integers that it keeps small, by Parquet's path of their values."""
+    lists = [field.name for field in rows.schema if _is_list_of_integers(field.type)]
+    plain = _bytes_by_path(rows.select(lists), {})
+    packed = _bytes_by_path(rows.select(lists), dict.fromkeys(plain, PACKED))
+    return {path: PACKED for path, size in packed.items() if size <= PACKED_SIZE * plain[path]}
+
+
+def _is_list_of_integers(kind: "pa.DataType") -> bool:
+    import pyarrow as pa  # noqa: PLC0415 - only where Parquet is written
+
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    return bool(is_list and pa.types.is_integer(kind.value_type))
+
+
+def _bytes_by_path(rows: "pa.Table", encodings: Mapping[str, str]) -> Mapping[str, int]:
+    """Return the compressed bytes of each leaf of the columns, written to memory as one row group."""
+    import pyarrow as pa  # noqa: PLC0415 - only where Parquet is written
+    from pyarrow import parquet  # noqa: PLC0415 - the same
+
+    sink = pa.BufferOutputStream()
+    with _writer(sink, rows.schema, encodings) as writer:
+        writer.write_table(rows, row_group_size=len(rows))
+    group = parquet.read_metadata(pa.BufferReader(sink.getvalue())).row_group(0)
+    columns = [group.column(index) for index in range(group.num_columns)]
+    return {column.path_in_schema: column.total_compressed_size for column in columns}
+
+
+def _writer(
+    file: "BinaryIO | pa.NativeFile", schema: "pa.Schema", encodings: Mapping[str, str] | None = None
+) -> "parquet.ParquetWriter":
+    """Return a writer; ``encodings`` are those of columns of lists, by the paths of their values."""
     import pyarrow as pa  # noqa: PLC0415 - only where Parquet is written
     from pyarrow import parquet  # noqa: PLC0415 - the same
 
     single = [field.name for field in schema if not pa.types.is_nested(field.type)]
-    return parquet.ParquetWriter(file, schema, use_dictionary=single, compression="zstd", compression_level=ZSTD_LEVEL)
+    return parquet.ParquetWriter(
+        file,
+        schema,
+        use_dictionary=single,
+        compression="zstd",
+        compression_level=ZSTD_LEVEL,
+        column_encoding=dict(encodings or {}) or None,
+    )

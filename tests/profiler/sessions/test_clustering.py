@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -145,6 +146,25 @@ def test_lists_are_plain_and_sizes_are_reported(tmp_path: Path) -> None:
     assert {column.compression for column in columns.values()} == {"ZSTD"}
     assert list(sizes) == ["session", "time", "history"]
     assert sizes["history"].bytes_after < 0.5 * sizes["history"].bytes_before
+
+
+def test_lists_of_integers_are_packed_where_that_takes_no_more_room(tmp_path: Path) -> None:
+    """Differences of ids have few bits; lists that are parts of one another are left for zstd to find. Texts stay."""
+    ids = np.random.default_rng(0).integers(2**17, size=(1000, 20))
+    stream = np.random.default_rng(1).integers(2**40, size=1040)
+    samples = [(time // 10, time, ids[time].tolist()) for time in range(1000)]
+    seen = pa.array([stream[time : time + 40].tolist() for time in range(1000)])
+    words = pa.array([[str(time)] for time in range(1000)])
+    path = session_file(tmp_path / "a.parquet", samples, seen=seen, words=words)
+    clustered([path], tmp_path / "out", window="1000", row_group_rows=500)
+    (file,) = (tmp_path / "out").glob("*.parquet")
+    group = parquet.read_metadata(file).row_group(1)
+    columns = [group.column(index) for index in range(group.num_columns)]
+    encodings = {column.path_in_schema.partition(".")[0]: set(column.encodings) for column in columns}
+
+    packed, plain = {"RLE", "DELTA_BINARY_PACKED"}, {"RLE", "PLAIN"}
+    assert [encodings[name] for name in ("history", "seen", "words")] == [packed, plain, plain]
+    assert rows_of(file) == rows_of(path)
 
 
 def test_a_finished_run_is_not_repeated_and_another_log_is_refused(tmp_path: Path) -> None:
