@@ -399,7 +399,7 @@ def _in_collections(data: TrainingData, plan: GivenPlan, process: Process) -> Tr
     """Return the data in batches whose lookups are apart by the plan's collections."""
     served = plan.of_servers
     if served is None:
-        return data.deduplicated(plan.deduplication or ())
+        return data.deduplicated(plan.deduplication or (), plan.resolved.wire)
     return data.served(served.resolved.tables.tables, has_samples=not process.is_server)
 
 

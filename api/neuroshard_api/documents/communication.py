@@ -7,7 +7,7 @@ so do the sums of tables that are cut by rows, since encoded values cannot be ad
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from math import gcd
+from math import gcd, lcm
 from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -123,6 +123,11 @@ class WireTypes(Value):
     def text(self) -> str:
         """Both types in words, such as ``INT8 forward, FP16 backward``."""
         return f"{self.forward} forward, {self.backward} backward"
+
+    @property
+    def least_samples(self) -> int:
+        """Number of which the samples, or lists, of a device must be a multiple in both directions."""
+        return lcm(*(WIRE_FORMATS[kind].least_samples for kind in (self.forward, self.backward)))
 
     def problem(self, *, batch_size_per_device: int, on_cpu: bool) -> str | None:
         """Return the reason that these types cannot be trained. None: they can be.

@@ -91,6 +91,7 @@ def test_an_evaluation_counts_every_held_out_sample_once() -> None:
 def test_the_readers_of_an_evaluation_share_its_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     """One batch for all of them would leave it to one reader to read all blocks; no batch is larger than a step's."""
     monkeypatch.setattr(collation, "LEAST_EVALUATED", 2)
+    monkeypatch.setattr(collation, "WHOLE_GROUPS", 1)
     ranks = [maker(rank, 2, batch_size=40).for_evaluation(num_readers=2) for rank in range(2)]
     size = ranks[0].global_batch_size
     batches = [each.validation(position) for position in range(0, 10, size) for each in ranks]
@@ -102,6 +103,13 @@ def test_the_readers_of_an_evaluation_share_its_samples(monkeypatch: pytest.Monk
     monkeypatch.setattr(collation, "LEAST_EVALUATED", 5)
     assert ranks[0].for_evaluation(num_readers=2).global_batch_size == 2 * 3, "of this maker's batches"
     assert maker(0, 2, batch_size=40).for_evaluation(num_readers=9).global_batch_size == 2 * 5
+
+
+def test_a_batch_of_an_evaluation_fills_the_groups_of_codecs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The guard of narrow types encodes it, whatever the number of held-out samples is."""
+    monkeypatch.setattr(collation, "LEAST_EVALUATED", 2)
+
+    assert maker(0, 2, batch_size=64).for_evaluation(num_readers=0).global_batch_size == 2 * 32
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def jagged(lists: Lists) -> Jagged:
 
 
 def deduplicated(
-    features: Sequence[Lists], groups: Sequence[tuple[int, ...]], *, apart: Collection[int] = ()
+    features: Sequence[Lists], groups: Sequence[tuple[int, ...]], *, apart: Collection[int] = (), filled_to: int = 1
 ) -> HostBatch:
     """Return the batch of some features' lists without the repeats of groups."""
     count = len(features[0])
@@ -35,7 +35,7 @@ def deduplicated(
         dense=np.arange(count, dtype=np.float32)[:, None],
         lookups={name: jagged(lists) for name, lists in zip(names, features, strict=True)},
     )
-    collate = WithoutRepeats(groups=tuple(groups), apart=frozenset(apart))
+    collate = WithoutRepeats(groups=tuple(groups), apart=frozenset(apart), filled_to=filled_to)
     return collate([samples], features_of([builders.table(name) for name in names]))
 
 
@@ -137,6 +137,19 @@ def test_both_forms_look_up_the_same_lists(data: st.DataObject) -> None:
     assert by_sample.keys() == grouped.keys() == ["page", "user"]
     assert torch.equal(by_sample.values(), grouped.values())
     assert torch.equal(by_sample.lengths(), grouped.lengths())
+
+
+def test_lists_apart_fill_the_groups_of_codecs() -> None:
+    """With empty ones behind them, which no sample has."""
+    made = [[[1, 2], [1, 2], [3]], [[4], [5], [6]]]
+    alone, filled = (deduplicated(made, [(0,)], apart={0}, filled_to=multiple) for multiple in (1, 4))
+
+    assert [each.apart[0].lengths.tolist() for each in (alone, filled)] == [[2, 1], [2, 1, 0, 0]]
+    assert filled.apart[0].values.tolist() == alone.apart[0].values.tolist()
+    assert (filled.num_distinct, filled.first_samples.tolist()) == ((2,), [[0, 0, 1]])  # type: ignore[union-attr]
+    one, other = (Batch.of(each, ["user", "page"]).lookups_by_sample for each in (alone, filled))
+    assert torch.equal(one.values(), other.values())
+    assert torch.equal(one.lengths(), other.lengths())
 
 
 def test_a_batch_may_have_all_of_its_lists_apart() -> None:

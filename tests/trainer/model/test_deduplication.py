@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from neuroshard_api.documents.communication import WireType, WireTypes
 from neuroshard_api.documents.document import DocumentError, validated
 from neuroshard_api.documents.plan import DeduplicatedGroup, DeduplicationForm, GivenPlan
-from neuroshard_api.documents.progress import TrainingProgress
+from neuroshard_api.documents.progress import GuardState, TrainingProgress
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.step_report import StepReport
 from neuroshard_api.job.status import DuplicationFactor
@@ -20,7 +21,7 @@ from neuroshard_planner.problem.deduplication import batch_factor
 from support import builders
 from support.planner.placements import by_columns, by_rows, given_plan
 from support.trainer.rank_server import RankServer
-from support.trainer.trainer_builders import plan_of, write_plan
+from support.trainer.trainer_builders import job_data, plan_of, write_job, write_plan
 
 WORKER = Path(__file__).with_name("deduplication_worker.py")
 WEIGHTED = WORKER.with_name("weighted_deduplication_worker.py")
@@ -79,6 +80,39 @@ def test_attention_and_a_tower_that_run_once_per_list_train_as_on_all_lists(
 def test_weighted_bags_without_repeats_train_as_all_lists_do(tmp_path: Path, ranks: RankServer) -> None:
     """Sums and means of lookups with weights, in both forms: losses of 20 steps and all weights."""
     ranks.succeed(f"{WEIGHTED}:main", tmp_path, folder=tmp_path, count=2)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("forward", "backward"), [("INT8", "MX4"), ("MX4", "TOP16")])
+def test_distinct_lists_travel_in_types_that_encode_groups_of_values(
+    tmp_path: Path, ranks: RankServer, forward: str, backward: str
+) -> None:
+    """On two ranks, whose numbers of lists differ and fill no group; the guard's batches have other numbers."""
+    group = DeduplicatedGroup(group="user", features=("user", "country"), factor=4.0, form=DeduplicationForm.GROUPED)
+    types = WireTypes(forward=WireType(forward), backward=WireType(backward))
+    plan = plan_of(world_size=2, batch_size_per_device=32, wire=types)
+    file = write_plan(tmp_path, plan.model_copy(update={"deduplication": (group,)}))
+    job = job_data(
+        world_size=2,
+        model={"batchSizePerDevice": 32},
+        data={"numSamples": 2000},
+        training={"maxSteps": 6, "logEverySteps": 2, "communication": {"policy": "Fixed"}},
+        experimental={
+            "data": {"readerProcesses": 0, "syntheticSessions": SESSIONS},
+            "communication": {
+                "embeddings": {"forward": [forward], "backward": [backward]},
+                "dense": ["FP32"],
+                "guard": {"checkEverySteps": 2, "maxEntropyIncreasePercent": "50"},
+            },
+        },
+    )
+    arguments = [str(write_job(tmp_path, job)), "--plan", str(file), "--run-dir", str(tmp_path / "run")]
+
+    ranks.succeed("neuroshard_trainer.__main__:main", arguments, folder=tmp_path, count=2)
+
+    progress = TrainingProgress.read(tmp_path / "run" / "progress.json")
+    assert progress.guard is not None
+    assert (progress.step, progress.guard.num_checks, progress.guard.state) == (6, 3, GuardState.NARROW)
 
 
 def test_a_job_goes_on_from_a_checkpoint_of_another_form(tmp_path: Path, run: Callable[..., Any]) -> None:

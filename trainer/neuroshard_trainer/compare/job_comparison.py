@@ -71,7 +71,7 @@ def compare(
         of_dense = dense_optimizer(model, training, tables_path=TABLES_PATH)
         optimizer = StepOptimizer(model, of_dense, of_copies, training, step=0)
         positions = range(0, (rounds + 1) * steps * data.global_batch_size, data.global_batch_size)
-        batches = data.deduplicated(plan.deduplication or ()).training(positions, process.device)
+        batches = data.deduplicated(plan.deduplication or (), plan.resolved.wire).training(positions, process.device)
         contestants[name] = Contestant(_Steps(job, process, model, optimizer, batches), model, of_copies)
     with lost_peers(lambda: "while plans were compared", trains=lambda: True):
         found = compare_contestants(contestants, rounds=rounds, steps_per_round=steps, device=process.device)

@@ -66,7 +66,7 @@ class Batch(Pipelineable):  # type: ignore[misc] # torchrec's, untyped
             is_first = torch.ones_like(positions, dtype=torch.bool)
             is_first[1:] = positions[1:] != positions[:-1]
             spread = own.new_zeros(len(own), len(positions))
-            spread[:, is_first] = own
+            spread[:, is_first] = own[:, : self.num_distinct[group]]
             lengths.append(spread)
         parts += apart
         return KeyedJaggedTensor(

@@ -3,9 +3,11 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from math import lcm
 
 import numpy as np
 import torch
+from neuroshard_api.documents.communication import WIRE_FORMATS
 
 from neuroshard_trainer.data.order import BlockRows, SampleOrder
 from neuroshard_trainer.data.samples import NO_LOOKUPS, Feature, IndexArray, Jagged, Samples, joined, joined_jagged
@@ -23,7 +25,8 @@ class DistinctLists:
     values: torch.Tensor
     """Row ids of the features one after the other, INT64."""
     lengths: torch.Tensor
-    """Lookups of each feature and distinct sample, INT32, shape (features * distinct samples,)."""
+    """Lookups of each feature and list, INT32, shape (features * lists,): those of the distinct samples, then the empty
+    ones that fill up the groups of codecs."""
     values_per_feature: list[int]
 
 
@@ -69,6 +72,8 @@ class HostBatch:
 
 LEAST_EVALUATED = 1024
 """Samples of a batch of an evaluation, unless the training's are fewer: below it, launches take as long as the work."""
+WHOLE_GROUPS = lcm(*(form.least_samples for form in WIRE_FORMATS.values()))
+"""Samples that fill the groups of every codec: the guard of narrow types encodes batches of evaluations."""
 
 
 class BatchMaker:
@@ -127,7 +132,7 @@ class BatchMaker:
             self._features,
             rank=self._rank,
             world_size=self._world_size,
-            batch_size=min(self._batch_size, max(own_share, LEAST_EVALUATED)),
+            batch_size=min(self._batch_size, -(-max(own_share, LEAST_EVALUATED) // WHOLE_GROUPS) * WHOLE_GROUPS),
             drifted=self._drifted,
         )
         return made.collating(self._collate)

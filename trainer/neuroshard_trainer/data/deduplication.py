@@ -45,6 +45,8 @@ class WithoutRepeats:
     lists equal those of the sample before it."""
     apart: Collection[int] = frozenset()
     """Groups whose distinct lists are apart from the batch."""
+    filled_to: int = 1
+    """Number of which the lists apart are a multiple, for codecs that encode values in groups: empty ones fill up."""
 
     def __call__(self, parts: Sequence[Samples], features: Sequence[Feature]) -> HostBatch:
         """Return the batch of all parts, one behind the other."""
@@ -64,7 +66,7 @@ class WithoutRepeats:
             distinct = [_firsts_of(each, firsts) for each in lists]
             if group in self.apart:
                 first_samples[group] = np.cumsum(~repeats) - 1
-                own_lists.append(distinct_lists(distinct, members, group))
+                own_lists.append(distinct_lists([_filled(each, self.filled_to) for each in distinct], members, group))
             else:
                 first_samples[group] = np.maximum.accumulate(np.where(repeats, 0, np.arange(num_samples)))
                 for position, each in zip(members, distinct, strict=True):
@@ -90,6 +92,12 @@ def _firsts_of(lists: Lists, firsts: IndexArray) -> Jagged:
     """Return the lists of the samples that repeat none; every list that is shared is of one of them."""
     own = lists.lists if isinstance(lists, SharedLists) else lists
     return own if len(own.lengths) == len(firsts) else lists.take(firsts).by_sample
+
+
+def _filled(lists: Jagged, multiple: int) -> Jagged:
+    """Return lists with empty ones behind them, a multiple of a number in all."""
+    missing = np.zeros(-len(lists.lengths) % multiple, dtype=lists.lengths.dtype)
+    return replace(lists, lengths=np.concatenate((lists.lengths, missing))) if len(missing) else lists
 
 
 def distinct_lists(lists: Sequence[Jagged], positions: tuple[int, ...], group: int) -> DistinctLists:

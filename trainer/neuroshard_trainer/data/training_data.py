@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
+from neuroshard_api.documents.communication import WireTypes
 from neuroshard_api.documents.plan import DeduplicatedGroup, DeduplicationForm
 from neuroshard_api.documents.tables import Table, TableSet
 from neuroshard_api.job.feature_columns import require_feature_columns
@@ -70,8 +71,11 @@ class TrainingData:
         positions = range(0, self.num_validation, self.evaluate.global_batch_size)
         return self.readers.batches(self.evaluate.validation, positions, device)
 
-    def deduplicated(self, groups: Sequence[DeduplicatedGroup]) -> "TrainingData":
-        """Return the same samples in batches without the repeated lists of these groups, in their forms."""
+    def deduplicated(self, groups: Sequence[DeduplicatedGroup], wire: WireTypes | None = None) -> "TrainingData":
+        """Return the same samples in batches without the repeated lists of these groups, in their forms.
+
+        ``wire``: types in which pooled embeddings travel. If unset: as they are.
+        """
         if not groups:
             return self
         keys = list(self.readers.keys)
@@ -80,6 +84,7 @@ class TrainingData:
             apart=frozenset(
                 position for position, group in enumerate(groups) if group.form is DeduplicationForm.GROUPED
             ),
+            filled_to=1 if wire is None else wire.least_samples,
         )
         return replace(
             self,
