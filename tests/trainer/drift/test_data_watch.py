@@ -24,10 +24,17 @@ class Data:
 
     def __init__(self, *, seed: int = 0, state: DataState | None = None) -> None:
         self.watch = DataWatch(COLUMNS, COUNT, state)
-        self._rng = np.random.default_rng(seed)
+        self._rng, self._of_kinds = np.random.default_rng(seed), np.random.default_rng(100 + seed)
 
     def batch(
-        self, *, rate: float = 0.1, empty: float = 0.0, missing: float = 0.1, price: float = 0.0, row: int = 0
+        self,
+        *,
+        rate: float = 0.1,
+        empty: float = 0.0,
+        missing: float = 0.1,
+        price: float = 0.0,
+        row: int = 0,
+        usual: float = 0.5,
     ) -> Batch:
         """Return a batch."""
         dense = self._rng.normal(size=(SAMPLES, 2)).astype(np.float32) + np.array([0, price], dtype=np.float32)
@@ -36,7 +43,12 @@ class Data:
         lengths = (self._rng.random(SAMPLES) >= empty).astype(np.int32)
         rows = self._rng.integers(0, ROWS, size=int(lengths.sum()))
         rows[0] = row
-        lookups = KeyedJaggedTensor(keys=["item"], values=torch.from_numpy(rows), lengths=torch.from_numpy(lengths))
+        kinds = (self._of_kinds.random(SAMPLES) >= usual).astype(np.int64)
+        lookups = KeyedJaggedTensor(
+            keys=["item", "kind"],
+            values=torch.from_numpy(np.concatenate((rows, kinds))),
+            lengths=torch.from_numpy(np.concatenate((lengths, np.ones(SAMPLES, dtype=np.int32)))),
+        )
         return Batch(
             dense=torch.from_numpy(dense),
             lookups=lookups,
@@ -56,7 +68,7 @@ class Data:
         self.watch.add_sample(
             first + 99,
             counts_of(batch.lookups),
-            rows={"item": ROWS},
+            rows={"item": ROWS, "kind": 2},
             inputs=(None, None),
             without_repeats=without_repeats,
         )
@@ -74,6 +86,8 @@ class Data:
         ({"empty": 0.2}, FindingKind.NULLS_ROSE, "item", (0.0, 0.2)),
         ({"missing": 0.4}, FindingKind.NULLS_ROSE, "age", (0.1, 0.4)),
         ({"price": 2.0}, FindingKind.VALUES_MOVED, "price", (0.0, 0.68)),
+        ({"usual": 1.0}, FindingKind.VALUES_MOVED, "kind", (0.0, 0.5)),
+        ({"usual": 0.8}, FindingKind.VALUES_MOVED, "kind", (0.0, 0.3)),
         ({"row": ROWS}, FindingKind.IDS_OUTSIDE, "item", (ROWS, ROWS)),
         ({"row": -1}, FindingKind.IDS_OUTSIDE, "item", (ROWS, -1)),
         ({"rate": 0.0}, FindingKind.LABELS_CONSTANT, "click", (0.9, 0.0)),

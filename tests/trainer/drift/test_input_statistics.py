@@ -1,5 +1,6 @@
 """Statistics of inputs, and when they are others than before."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -83,6 +84,7 @@ def test_counts_are_those_of_sets(lists: Lists) -> None:
         distinct_lists=len({tuple(each) for each in lists}),
         lowest_row=min((row for each in lists for row in each), default=0),
         highest_row=max((row for each in lists for row in each), default=0),
+        most_lookups=max(Counter(row for each in lists for row in each).values(), default=0),
     )
 
 
@@ -101,10 +103,24 @@ def test_distinct_rows_and_lists_are_those_of_the_first_samples() -> None:
 
     whole = {"samples": 3, "filled_lists": 3, "counted_samples": 2}
     assert found["user"] == FeatureCounts(
-        **whole, lookups=3, counted_lookups=2, distinct_rows=1, distinct_lists=1, lowest_row=1, highest_row=1
+        **whole,
+        lookups=3,
+        counted_lookups=2,
+        distinct_rows=1,
+        distinct_lists=1,
+        lowest_row=1,
+        highest_row=1,
+        most_lookups=2,
     )
     assert found["item"] == FeatureCounts(
-        **whole, lookups=6, counted_lookups=3, distinct_rows=3, distinct_lists=2, lowest_row=3, highest_row=5
+        **whole,
+        lookups=6,
+        counted_lookups=3,
+        distinct_rows=3,
+        distinct_lists=2,
+        lowest_row=3,
+        highest_row=5,
+        most_lookups=1,
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 import numpy as np
+from neuroshard_api.documents.counts import Count
 from neuroshard_api.documents.document import Value
 from numpy.typing import NDArray
 
@@ -28,7 +29,13 @@ MIN_COUNTED_SAMPLES: Final = 64
 
 
 def shares_moved(
-    before: FloatArray, now: FloatArray, *, num_before: int, num_now: int, excess: FloatArray | float, least: float
+    before: FloatArray,
+    now: FloatArray,
+    *,
+    num_before: NDArray[np.int64] | int,
+    num_now: NDArray[np.int64] | int,
+    excess: FloatArray | float,
+    least: float,
 ) -> NDArray[np.bool_]:
     """Return, by share, whether it differs by more than its noise.
 
@@ -46,14 +53,14 @@ def shares_moved(
     return moved
 
 
-def excess_of(shares: FloatArray, num_samples: int) -> FloatArray:
+def excess_of(shares: FloatArray, num_samples: FloatArray | int) -> FloatArray:
     """Return [columns] how many times the variance of shares is that of binomial numbers, at least 1.
 
     A few batches tell little of one column, so that none is taken for steadier than most.
 
     Args:
         shares: [batches, columns, shares of a column].
-        num_samples: of a batch.
+        num_samples: of a batch, or [columns, 1] those of each column.
     """
     mean = shares.mean(axis=0)
     is_share = (mean > 0) & (mean < 1)
@@ -67,6 +74,68 @@ def excess_of(shares: FloatArray, num_samples: int) -> FloatArray:
 def counted_samples(num_columns: int) -> int:
     """Return the number of a batch's first samples in which columns are counted."""
     return max(MIN_COUNTED_SAMPLES, COUNTED_VALUES // max(1, num_columns))
+
+
+class ShareReference(Value):
+    """One share of each column's samples in the first batches."""
+
+    shares: tuple[float, ...] = ()
+    """Empty: not known yet."""
+    excess: tuple[float, ...] = ()
+    """By column, as for ``shares_moved``."""
+    counts: tuple[Count, ...] = ()
+    """By column, samples that its share is of."""
+
+
+class ShareWatch:
+    """One share of each column's samples, against that of the first batches.
+
+    Args:
+        least: difference that is one.
+        num_first: batches that the reference is of.
+        reference: of an earlier start, if it has one.
+    """
+
+    def __init__(self, least: float, num_first: int, reference: ShareReference) -> None:
+        self._least = least
+        self._num_first = num_first
+        self.reference = reference
+        self._first: list[tuple[FloatArray, NDArray[np.int64]]] = []
+
+    def add(self, shares: FloatArray, counts: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Take in a batch; return, by column, whether its share has moved, of which none has without a reference.
+
+        Args:
+            shares: by column.
+            counts: by column, samples that its share is of.
+        """
+        known = self.reference
+        if not known.shares:
+            self._learn(shares, counts)
+        if len(known.shares) != len(shares):
+            return np.zeros(len(shares), dtype=np.bool_)
+        return shares_moved(
+            np.array(known.shares),
+            shares,
+            num_before=np.maximum(1, known.counts),
+            num_now=np.maximum(1, counts),
+            excess=np.array(known.excess),
+            least=self._least,
+        )
+
+    def _learn(self, shares: FloatArray, counts: NDArray[np.int64]) -> None:
+        if self._first and len(self._first[0][0]) != len(shares):
+            self._first = []
+        self._first.append((shares, counts))
+        if len(self._first) == self._num_first:
+            each, of = (np.array(arrays) for arrays in zip(*self._first, strict=True))
+            total = of.sum(axis=0)
+            self.reference = ShareReference(
+                shares=tuple(((each * of).sum(axis=0) / np.maximum(1, total)).tolist()),
+                excess=tuple(excess_of(each[:, :, None], of.mean(axis=0)[:, None]).tolist()),
+                counts=tuple(total.tolist()),
+            )
+            self._first = []
 
 
 class ColumnReference(Value):

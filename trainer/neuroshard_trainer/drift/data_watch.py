@@ -14,7 +14,6 @@ from typing import Final
 
 import numpy as np
 import torch
-from neuroshard_api.documents.counts import Count
 from neuroshard_api.documents.document import Value
 from neuroshard_api.documents.finding import MAX_FINDINGS, DataFinding, FindingKind
 from neuroshard_api.documents.input_statistics import InputStatistics
@@ -23,13 +22,14 @@ from numpy.typing import NDArray
 from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.data.data_columns import DataColumns
 from neuroshard_trainer.drift.columns import (
+    MIN_MOVED,
     MIN_NULLS,
     ColumnReference,
     DenseColumns,
     FloatArray,
+    ShareReference,
+    ShareWatch,
     counted_samples,
-    excess_of,
-    shares_moved,
 )
 from neuroshard_trainer.drift.input_statistics import BatchCounts
 from neuroshard_trainer.drift.input_watch import REFERENCE_SAMPLES, SAMPLED_EVERY
@@ -64,10 +64,10 @@ class DataState(Value):
     loss: RiseState = RiseState()
     entropy: RiseState = RiseState()
     dense: ColumnReference | None = None
-    empty: tuple[float, ...] = ()
-    """By feature of the inputs' reference: share of samples without lookups. Empty: not known yet."""
-    empty_excess: tuple[float, ...] = ()
-    empty_samples: Count = 0
+    empty: ShareReference = ShareReference()
+    """By feature of the inputs' reference: samples without lookups."""
+    most: ShareReference = ShareReference()
+    """Likewise, lookups of the row that is looked up most."""
     findings: tuple[DataFinding, ...] = ()
 
 
@@ -91,9 +91,8 @@ class DataWatch:
         self._fills: FloatArray = np.array(self._columns.fills, dtype=np.float64)
         self._dense = None if state.dense is None else DenseColumns(self._fills, state.dense)
         self._first_dense: list[NDArray[np.float32]] = []
-        self._empty, self._empty_excess = np.array(state.empty), np.array(state.empty_excess)
-        self._empty_samples = state.empty_samples
-        self._first_empty: list[FloatArray] = []
+        self._empty = ShareWatch(MIN_NULLS, REFERENCE_SAMPLES, state.empty)
+        self._most = ShareWatch(MIN_MOVED, REFERENCE_SAMPLES, state.most)
         self._lasting: dict[_Key, DataFinding] = {
             (each.kind, each.column): each for each in state.findings if each.until_step is None
         }
@@ -117,9 +116,8 @@ class DataWatch:
             loss=self._loss.state,
             entropy=self._entropy.state,
             dense=None if self._dense is None else self._dense.reference,
-            empty=tuple(self._empty.tolist()),
-            empty_excess=tuple(self._empty_excess.tolist()),
-            empty_samples=self._empty_samples,
+            empty=self._empty.reference,
+            most=self._most.reference,
             findings=self.findings,
         )
 
@@ -173,9 +171,9 @@ class DataWatch:
             inputs: statistics of the first sampled batches, and of the last ones.
             without_repeats: features with empty lists in the place of repeats.
         """
-        facts = [*_outside(counts, rows), *self._emptier(counts, set(without_repeats)), *self._dense_facts(step)]
-        has_nulls = {column for kind, column, *_ in facts if kind is FindingKind.NULLS_ROSE}
-        facts += [fact for fact in _moved_features(*inputs) if fact[1] not in has_nulls]
+        facts = [*_outside(counts, rows), *self._shares_moved(counts, set(without_repeats)), *self._dense_facts(step)]
+        explained = {column for kind, column, *_ in facts if kind is not FindingKind.IDS_OUTSIDE}
+        facts += [fact for fact in _moved_features(*inputs) if fact[1] not in explained]
         first = min(step, self._next_sampled)
         found: dict[_Key, DataFinding] = {
             (kind, column): self._finding(kind, column, first, step, before=before, now=now)
@@ -212,29 +210,23 @@ class DataWatch:
             self._first_dense = []
         return dense
 
-    def _emptier(self, counts: BatchCounts, without_repeats: set[str]) -> "list[_Fact]":
-        """Return the features of which more samples look nothing up, with the shares before and now."""
-        shares = np.array([1 - each.filled_lists / max(1, each.samples) for each in counts.values()])
-        num_samples = next(iter(counts.values())).samples
-        if not self._empty_samples:
-            if self._first_empty and len(self._first_empty[0]) != len(shares):
-                self._first_empty = []
-            self._first_empty.append(shares)
-            if len(self._first_empty) == REFERENCE_SAMPLES:
-                each = np.array(self._first_empty)
-                self._empty, self._empty_excess = each.mean(axis=0), excess_of(each[:, :, None], num_samples)
-                self._empty_samples = REFERENCE_SAMPLES * num_samples
-                self._first_empty = []
-            return []
-        if len(shares) != len(self._empty):
-            return []
-        noise = {"num_before": self._empty_samples, "num_now": num_samples}
-        moved = shares_moved(self._empty, shares, excess=self._empty_excess, least=MIN_NULLS, **noise)
-        return [
-            (FindingKind.NULLS_ROSE, name, float(before), float(now))
-            for name, before, now, is_moved in zip(counts, self._empty, shares, moved, strict=True)
-            if is_moved and now > before and name not in without_repeats
-        ]
+    def _shares_moved(self, counts: BatchCounts, without_repeats: set[str]) -> "list[_Fact]":
+        """Return the features of which more samples look nothing up, and those whose most frequent row is otherwise."""
+        each = list(counts.values())
+        samples = np.array([feature.samples for feature in each])
+        lookups = np.array([feature.counted_lookups for feature in each])
+        empty = 1 - np.array([feature.filled_lists for feature in each]) / samples
+        most = np.array([feature.most_lookups for feature in each]) / np.maximum(1, lookups)
+        empty_before, most_before = self._empty.reference.shares, self._most.reference.shares
+        is_emptier = self._empty.add(empty, samples)
+        has_moved = self._most.add(most, np.minimum(lookups, [feature.counted_samples for feature in each]))
+        facts: list[_Fact] = []
+        for at, name in enumerate(counts):
+            if is_emptier[at] and empty[at] > empty_before[at] and name not in without_repeats:
+                facts.append((FindingKind.NULLS_ROSE, name, empty_before[at], float(empty[at])))
+            elif has_moved[at] and lookups[at]:
+                facts.append((FindingKind.VALUES_MOVED, name, 0.0, abs(float(most[at]) - most_before[at])))
+        return facts
 
     def _finding(
         self, kind: FindingKind, column: str | None, first: int, last: int, *, before: float | None, now: float

@@ -49,6 +49,8 @@ class FeatureCounts:
     lowest_row: int = 0
     """Of the counted ones; 0 without lookups."""
     highest_row: int = 0
+    most_lookups: int = 0
+    """Counted ones of the row that is looked up most."""
 
 
 BatchCounts = Mapping[str, FeatureCounts]
@@ -71,9 +73,9 @@ def counts_of(lookups: KeyedJaggedTensor, *, counted_samples: int | None = None)
     parts = [values[begin : begin + size] for begin, size in zip(begins.tolist(), counted_sizes.tolist(), strict=True)]
     rows = torch.cat(parts).cpu().numpy()
     features = np.arange(len(keys), dtype=np.uint64)
-    distinct_rows = _distinct(np.repeat(features, counted_sizes), _mixed(rows.astype(np.uint64)), len(keys))
+    distinct_rows, most = _distinct(np.repeat(features, counted_sizes), _mixed(rows.astype(np.uint64)), len(keys))
     lists = _list_hashes(rows, counted.ravel())
-    distinct_lists = _distinct(np.repeat(features, counted.shape[1]), lists, len(keys))
+    distinct_lists, _ = _distinct(np.repeat(features, counted.shape[1]), lists, len(keys))
     lowest, highest = _extremes(rows, counted_sizes)
     return {
         key: FeatureCounts(
@@ -86,6 +88,7 @@ def counts_of(lookups: KeyedJaggedTensor, *, counted_samples: int | None = None)
             distinct_lists=int(distinct_lists[index]),
             lowest_row=int(lowest[index]),
             highest_row=int(highest[index]),
+            most_lookups=int(most[index]),
         )
         for index, key in enumerate(keys)
     }
@@ -229,14 +232,23 @@ def _extremes(rows: NDArray[Any], sizes: NDArray[np.int64]) -> tuple[NDArray[Any
     return found[0], found[1]
 
 
-def _distinct(features: NDArray[np.uint64], hashes: NDArray[np.uint64], num_features: int) -> NDArray[np.int64]:
-    """Count distinct hashes of each feature, by the bits that its number leaves. Sorting takes less than ``unique``."""
+def _distinct(
+    features: NDArray[np.uint64], hashes: NDArray[np.uint64], num_features: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Count each feature's distinct hashes, and those equal to its most frequent one, by the bits its number leaves.
+
+    Sorting takes less than ``unique``.
+    """
     feature_bits = np.uint64(max(1, (num_features - 1).bit_length()))
     shift = np.uint64(_HASH_BITS) - feature_bits
     ordered = np.sort((features << shift) | (hashes >> feature_bits))
     is_first = np.ones(len(ordered), dtype=np.bool_)
     is_first[1:] = ordered[1:] != ordered[:-1]
-    return np.bincount((ordered[is_first] >> shift).astype(np.int64), minlength=num_features)
+    places = np.flatnonzero(is_first)
+    owners = (ordered[places] >> shift).astype(np.int64)
+    most = np.zeros(num_features, dtype=np.int64)
+    np.maximum.at(most, owners, np.diff(places, append=len(ordered)))
+    return np.bincount(owners, minlength=num_features), most
 
 
 def _mixed(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
