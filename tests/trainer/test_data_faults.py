@@ -96,6 +96,11 @@ def test_a_value_that_ruins_the_loss_is_named_with_its_row(tmp_path: Path, ranks
         "d0",
         33,
     )
+    if not ends:  # a start that goes on from there still knows the cause
+        longer = arguments(tmp_path, data, logEverySteps=20, denseOptimizer=optimizer, epochs=2, maxSteps=80)
+        ranks.succeed(TRAINER, longer, folder=tmp_path, count=2)
+        progress = TrainingProgress.read(tmp_path / "run" / "progress.json")
+        assert (progress.step, progress.findings) == (80, (found,))
 
 
 def test_an_id_that_its_table_does_not_have_is_named_before_the_first_step(tmp_path: Path, ranks: RankServer) -> None:

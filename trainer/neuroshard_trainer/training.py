@@ -138,6 +138,8 @@ class TrainingLoop:
         )
         self._pipeline = self._new_pipeline(is_pipelined=is_pipelined, looks_ahead=looks_ahead)
         self._progress = _Progress(progress_file, schedule, process, plan_sha256=manifest.plan_sha256)
+        if reporter.drift is not None:
+            self._progress.findings = reporter.drift.data.findings
         self._variants = tuple(variants or ())
         self._scores = Scores(self._variants, self._progress.diverged)
         self._saved_step: int | None = None
@@ -551,9 +553,6 @@ class _Progress:
         self.metrics: dict[str, float] = {}
         self.findings: tuple[DataFinding, ...] = ()
         """Of the drift watch."""
-        self.explosion: DataFinding | None = None
-        """Of the loss. None: its cause was not looked for, or no rank has one."""
-        self.has_exploded = False
         self.guard: GuardRecord | None = None
         self.gradient_guard: GuardRecord | None = None
         self.checkpoint: tuple[int, Path] | None = None
@@ -566,6 +565,14 @@ class _Progress:
         self._run_id = process.run_id
         self._began = time.monotonic()
         before = _written(file)
+        exploded = (
+            each
+            for each in before.findings or ()
+            if each.kind is FindingKind.LOSS_EXPLODED and each.last_step < schedule.first_step
+        )
+        self.explosion: DataFinding | None = next(exploded, None)
+        """Of the loss, also in an earlier start. None: its cause was not looked for, or no rank has one."""
+        self.has_exploded = self.explosion is not None
         self.diverged = {} if before.diverged is None else before.diverged
         self._losses, self._evaluations = (
             tuple(each for each in points if each.step <= schedule.first_step)
