@@ -8,12 +8,14 @@ The first three of each are the reference. Nothing follows from a finding: it is
 
 import logging
 import math
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 import torch
+from neuroshard_api.documents.counts import Count
 from neuroshard_api.documents.document import Value
 from neuroshard_api.documents.finding import MAX_FINDINGS, DataFinding, FindingKind
 from neuroshard_api.documents.input_statistics import InputStatistics
@@ -31,16 +33,18 @@ from neuroshard_trainer.drift.columns import (
     ShareWatch,
     counted_samples,
 )
-from neuroshard_trainer.drift.input_statistics import BatchCounts
+from neuroshard_trainer.drift.input_statistics import HELD_SAMPLES, BatchCounts
 from neuroshard_trainer.drift.input_watch import REFERENCE_SAMPLES, SAMPLED_EVERY
-from neuroshard_trainer.drift.labels import LabelState, LabelWatch
-from neuroshard_trainer.drift.rise import RiseDetector, RiseState
+from neuroshard_trainer.drift.labels import HELD_INTERVALS, LabelState, LabelWatch
+from neuroshard_trainer.drift.rise import USUAL_VALUES, RiseDetector, RiseState
 
 logger = logging.getLogger(__name__)
 _Key = tuple[FindingKind, str | None]
 _OF_REPORTS: Final = frozenset(
     {FindingKind.LOSS_ROSE, FindingKind.ENTROPY_ROSE, FindingKind.LABELS_CONSTANT, FindingKind.LABEL_RATE_MOVED}
 )
+_OF_INPUTS: Final = frozenset({FindingKind.LOOKUPS_MOVED, FindingKind.ROWS_REPEAT, FindingKind.LISTS_REPEAT})
+"""Of a feature that is other than before in several sampled batches in a row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +72,33 @@ class DataState(Value):
     """By feature of the inputs' reference: samples without lookups."""
     most: ShareReference = ShareReference()
     """Likewise, lookups of the row that is looked up most."""
+    num_steps: Count = 0
+    """Steps of the training that reports have taken in."""
+    report_steps: tuple[Count, ...] = ()
+    """First step of each of the last reports."""
     findings: tuple[DataFinding, ...] = ()
+
+    def before(self, step: int) -> Self:
+        """Return the state where training goes on from a step: without what was seen and found after it.
+
+        References stay. The level of the loss is that of later steps, and is learned again.
+        """
+        if self.num_steps <= step:
+            return self
+        return self.model_copy(
+            update={
+                "labels": self.labels.without_run(),
+                "loss": RiseState(largest=self.loss.largest),
+                "entropy": RiseState(largest=self.entropy.largest),
+                "num_steps": step,
+                "report_steps": tuple(each for each in self.report_steps if each < step),
+                "findings": tuple(
+                    each.model_copy(update={"until_step": None}) if (each.until_step or 0) >= step else each
+                    for each in self.findings
+                    if each.last_step < step
+                ),
+            }
+        )
 
 
 class DataWatch:
@@ -84,6 +114,8 @@ class DataWatch:
         self, columns: DataColumns | None = None, samples: SampleCount | None = None, state: DataState | None = None
     ) -> None:
         state = state or DataState()
+        begun = 0 if samples is None else samples.first_step
+        state = state if samples is None else state.before(begun)
         self._columns = columns or DataColumns()
         self._samples = samples
         self._labels = LabelWatch(state.labels)
@@ -98,9 +130,12 @@ class DataWatch:
         }
         self._ended = [each for each in state.findings if each.until_step is not None]
         self._kept: tuple[int, torch.Tensor] | None = None
-        begun = 0 if samples is None else samples.first_step
         self._next_sampled = self._next_reported = begun
         """First step after the last sampled batch, and after the last report."""
+        self._report_steps = deque(state.report_steps, maxlen=USUAL_VALUES)
+        """First steps of the last reports: a rise that is found may have begun as many ago."""
+        self._sample_steps = deque[int](maxlen=HELD_SAMPLES)
+        """First steps after which the last sampled batches of this start were."""
 
     @property
     def findings(self) -> tuple[DataFinding, ...]:
@@ -118,6 +153,8 @@ class DataWatch:
             dense=None if self._dense is None else self._dense.reference,
             empty=self._empty.reference,
             most=self._most.reference,
+            num_steps=self._next_reported,
+            report_steps=tuple(self._report_steps),
             findings=self.findings,
         )
 
@@ -130,28 +167,37 @@ class DataWatch:
 
     def add_report(self, step: int, loss: float, *, num_positive: int, num_samples: int) -> None:
         """Take in the mean loss and the labels of all ranks since the report before; ``step`` is the last one."""
-        first = min(step, self._next_reported)
+        self._report_steps.append(min(step, self._next_reported))
         found: dict[_Key, DataFinding] = {}
 
         def note(kind: FindingKind, before: float | None, now: float, *, first: int, column: str | None = None) -> None:
             found[kind, column] = self._finding(kind, column, first, step, before=before, now=now)
 
-        constant, rate = self._labels.constant, self._labels.moved_rate(num_positive, num_samples)
+        label = self._columns.label
+        constant, ended = self._labels.constant, self._labels.take_ended()
+        if constant is None and (FindingKind.LABELS_CONSTANT, label) not in self._lasting:
+            constant = ended
+        rate = self._labels.moved_rate(num_positive, num_samples)
         if constant is not None:
-            label, begun, share = constant
-            note(FindingKind.LABELS_CONSTANT, share, label, first=begun, column=self._columns.label)
+            value, begun, share = constant
+            note(FindingKind.LABELS_CONSTANT, share, value, first=begun, column=label)
         elif rate is not None:
-            note(FindingKind.LABEL_RATE_MOVED, *rate, first=first, column=self._columns.label)
+            note(FindingKind.LABEL_RATE_MOVED, *rate, first=self._reported_since(HELD_INTERVALS), column=label)
         level = self._loss.add(loss)
         if level is not None:
-            note(FindingKind.LOSS_ROSE, level, loss, first=first)
+            note(FindingKind.LOSS_ROSE, level, loss, first=self._reported_since(self._loss.num_risen))
         if 0 < num_positive < num_samples:
             entropy = loss / _entropy(num_positive / num_samples)
             level = self._entropy.add(entropy)
             if level is not None:
+                first = self._reported_since(self._entropy.num_risen)
                 note(FindingKind.ENTROPY_ROSE, level, entropy, first=first)
         self._next_reported = step + 1
         self._take(step, found, _OF_REPORTS)
+
+    def _reported_since(self, num_reports: int) -> int:
+        """Return the first step of the last reports, at most as many as are known."""
+        return self._report_steps[-min(num_reports, len(self._report_steps))]
 
     def add_sample(
         self,
@@ -171,14 +217,16 @@ class DataWatch:
             inputs: statistics of the first sampled batches, and of the last ones.
             without_repeats: features with empty lists in the place of repeats.
         """
+        self._sample_steps.append(min(step, self._next_sampled))
         facts = [*_outside(counts, rows), *self._shares_moved(counts, set(without_repeats)), *self._dense_facts(step)]
         explained = {column for kind, column, *_ in facts if kind is not FindingKind.IDS_OUTSIDE}
         facts += [fact for fact in _moved_features(*inputs) if fact[1] not in explained]
-        first = min(step, self._next_sampled)
-        found: dict[_Key, DataFinding] = {
-            (kind, column): self._finding(kind, column, first, step, before=before, now=now)
-            for kind, column, before, now in facts
-        }
+        found: dict[_Key, DataFinding] = {}
+        for kind, column, before, now in facts:
+            first = self._sample_steps[0 if kind in _OF_INPUTS else -1]
+            found[kind, column] = self._finding(kind, column, first, step, before=before, now=now)
+        if len(self._sample_steps) < HELD_SAMPLES:  # too few since this start to find such features again
+            found = {key: each for key, each in self._lasting.items() if key[0] in _OF_INPUTS} | found
         self._next_sampled = step + 1
         self._take(step, found, frozenset(FindingKind) - _OF_REPORTS)
 
@@ -232,6 +280,7 @@ class DataWatch:
         self, kind: FindingKind, column: str | None, first: int, last: int, *, before: float | None, now: float
     ) -> DataFinding:
         samples = self._samples
+        last = max(first, last)  # batches are taken in ahead of their steps
         return DataFinding(
             kind=kind,
             column=column,

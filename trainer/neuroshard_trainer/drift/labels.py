@@ -7,7 +7,7 @@ it was counted, by three deviations of its number.
 """
 
 from math import log, sqrt
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 from neuroshard_api.documents.counts import Count
 from neuroshard_api.documents.document import Value
@@ -51,6 +51,10 @@ class LabelState(Value):
     """Labels 0 and 1 of the first intervals."""
     held: Count = 0
 
+    def without_run(self) -> Self:
+        """Return the state without the run and the reports that last, of which training goes back to the begin."""
+        return self.model_copy(update={"run_label": None, "run_samples": 0, "run_step": 0, "held": 0})
+
 
 class LabelWatch:
     """Watches the labels of this rank's steps, and the rate of all ranks.
@@ -68,6 +72,7 @@ class LabelWatch:
         self._label, self._run_samples, self._run_step = state.run_label, state.run_samples, state.run_step
         self._num_intervals, self._held = state.num_intervals, state.held
         self._reference = list(state.reference)
+        self._ended: ConstantLabels | None = None
 
     @property
     def state(self) -> LabelState:
@@ -90,6 +95,7 @@ class LabelWatch:
             self._run_samples += num_samples
             return
         if self._label is not None:
+            self._ended = self.constant or self._ended
             self._counts[self._label] += self._run_samples
             self._longest = max(self._longest, self._run_samples)
         self._label, self._run_step = label, step
@@ -113,6 +119,11 @@ class LabelWatch:
         if rare < 1 and self._run_samples * log(1 - rare) > log(self._chance):
             return None
         return ConstantLabels(self._label, self._run_step, same / (same + other))
+
+    def take_ended(self) -> ConstantLabels | None:
+        """Return a run that chance does not explain, and that has ended since the last call. None: there was none."""
+        ended, self._ended = self._ended, None
+        return ended
 
     def moved_rate(self, num_positive: int, num_samples: int) -> tuple[float, float] | None:
         """Take in the labels of all ranks since the report before.

@@ -104,6 +104,8 @@ class RiseDetector:
         self._usual, self._above = list(state.usual), list(state.above)
         self._num_in_block, self._block = state.num_in_block, list(state.block)
         self._largest = list(state.largest)
+        self.num_risen = 0
+        """Last values among which the rise began that ``add`` found. 0: it found none."""
 
     @property
     def state(self) -> RiseState:
@@ -119,6 +121,7 @@ class RiseDetector:
 
     def add(self, value: float) -> float | None:
         """Take in a value; return the usual level while a rise lasts, and None otherwise."""
+        self.num_risen = 0
         if not isfinite(value):
             return None
         if len(self._usual) < RECENT_VALUES + USUAL_VALUES:
@@ -139,6 +142,7 @@ class RiseDetector:
         self._note(_Rule.HELD, rise)
         if self._num_in_block >= BLOCK_VALUES:
             self._end_block()
+        self.num_risen = RECENT_VALUES if is_held else 0
         return level if is_held else None
 
     def _add_above(self, value: float, level: float, deviation: float) -> float | None:
@@ -152,6 +156,7 @@ class RiseDetector:
         is_found = self._is_found(_Rule.SINGLE, max(self._above) - level, level, deviation) or (
             bool(pairs) and self._is_found(_Rule.PAIR, max(pairs) - level, level, deviation)
         )
+        self.num_risen = len(self._above) if is_found else 0
         return level if is_found else None
 
     def _is_found(self, rule: _Rule, rise: float, level: float, deviation: float) -> bool:
