@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from neuroshard_api.documents.batch_choice import BatchDecision, TriedBatch
 from neuroshard_api.documents.communication import WireType, WireTypes
 from neuroshard_api.documents.progress import TrainingProgress
 from neuroshard_api.documents.step_report import StepReport
@@ -167,6 +168,20 @@ def test_labels_of_one_kind_are_the_reason_for_no_auc(
 
     assert ": no auc: all 20 held-out labels are 0, " in caplog.text
     assert set(progress(tmp_path / "run").metrics) == {"loss"}
+
+
+def test_a_batch_that_leaves_few_steps_in_an_epoch_is_warned_of(
+    run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where the plan chose it: nothing counts the samples of files before. 360 of 400 samples are trained on."""
+    chosen = BatchDecision(tried=(TriedBatch(samples_per_device=16, samples_per_second=1.0),))
+    write_plan(tmp_path, plan_of(batch_size_per_device=16).model_copy(update={"batch": chosen}))
+
+    assert run(model={"batchSizePerDevice": "Auto"}) == ExitCode.OK
+
+    assert "the plan's batch leaves 22 steps in an epoch of 360 samples; hint: give a number, such as 2" in caplog.text
+    assert "16 samples per device by the plan; learning rates of embeddings 3.90625e-05" in caplog.text
+    assert progress(tmp_path / "run").step == 22
 
 
 def test_training_ends_at_its_target(run: Run, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from neuroshard_api.documents.progress import GuardRecord
 from neuroshard_api.job.continuation import continuation_facts, other_facts
 from neuroshard_api.job.experimental import ResumePolicy
 from neuroshard_api.job.plan_request import dense_signature
-from neuroshard_api.job.sizes import under_plan
+from neuroshard_api.job.sizes import LEAST_STEPS, under_plan
 from neuroshard_api.job.stage_commands import CHECKPOINTS_FOLDER, PROGRESS_FILE, STEP_REPORT_FILE, TRIAL_FOLDER
 from neuroshard_api.job.training import TrainPipeline
 from neuroshard_api.job.training_job import DLRMTrainingJob
@@ -229,6 +229,7 @@ def set_up(
         _warn_of_few_repeats(plan, data.first_factors())
         _log_repeats(data.first_repeats() if spec.has_sessions else {})
     schedule = Schedule.of(spec.training, epoch_samples=data.num_training, global_batch_size=data.global_batch_size)
+    _warn_of_few_steps(plan, schedule, process)
     set_matmul_precision(spec.training.precision)
     plan_sha256 = _agreed_plan(places.plan_file, process)
     model = (server_job_model if process.is_server else sharded_job_model)(job, plan, process)
@@ -555,6 +556,19 @@ def _log_batch(job: DLRMTrainingJob) -> None:
         "spec.model.batchSizePerDevice: Auto: %s samples per device by the plan; learning rates of embeddings %s, of "
         "the dense part %s",
         f"{job.spec.model.samples_per_device:,}", training.embedding_learning_rate, training.dense_learning_rate,
+    )  # fmt: skip
+
+
+def _warn_of_few_steps(plan: GivenPlan, schedule: Schedule, process: Process) -> None:
+    """Log that an epoch has few steps of a batch that was chosen without knowing the number of samples."""
+    num_samples, num_steps = schedule.epoch_samples, schedule.epoch_samples // schedule.global_batch_size
+    if plan.batch is None or num_steps >= LEAST_STEPS or not process.is_first:
+        return
+    enough = max(1, num_samples // (LEAST_STEPS * process.num_trainers))
+    logger.warning(
+        "spec.model.batchSizePerDevice: Auto: the plan's batch leaves %d steps in an epoch of %s samples; hint: give a "
+        "number, such as %s, with which it has %d or more",
+        num_steps, f"{num_samples:,}", f"{1 << (enough.bit_length() - 1):,}", LEAST_STEPS,
     )  # fmt: skip
 
 
