@@ -252,9 +252,12 @@ def set_up(
         gradients=gradients,
     )
     if process.is_first:
-        wire = None if codecs is None else codecs.types
         live = LiveSharding(
-            plan_sha256=plan_sha256, tables=dict(sharding), wire=wire, gradients=live_exchange(model), dense=dense
+            plan_sha256=plan_sha256,
+            tables=dict(sharding),
+            wire=None if codecs is None else codecs.types,
+            gradients=live_exchange(model),
+            dense=dense,
         )
         write_file(places.run_dir / SHARDING_FILE, live.to_json())
         logger.info("the ranks hold the shards of plan %s", plan_sha256[:12])
