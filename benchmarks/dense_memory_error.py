@@ -24,8 +24,8 @@ from neuroshard_api.documents.dense_layout import (
 from neuroshard_api.documents.plan import DeviceMemory, Plan
 from neuroshard_api.documents.request import Algorithm, PlanRequest
 from neuroshard_costs.bundle import CostBundle, bundled_bundle
-from neuroshard_planner.dense.layouts import Layouts
-from neuroshard_planner.dense.options import UnitOptions
+from neuroshard_dense.layouts import Layouts
+from neuroshard_dense.options import UnitOptions
 from neuroshard_planner.pipeline import plan as search
 
 from benchmarks.results_file import hardware_slug, write_result

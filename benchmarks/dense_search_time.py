@@ -17,8 +17,8 @@ from neuroshard_api.documents.dense_layout import DenseChoices, DenseGroup
 from neuroshard_api.documents.dense_profile import DenseOperator, DenseProfile, DenseUnit
 from neuroshard_api.documents.presets import preset
 from neuroshard_costs.bundle import bundled_bundle
-from neuroshard_planner.dense.layouts import Layouts
-from neuroshard_planner.dense.options import UnitOptions
+from neuroshard_dense.layouts import Layouts
+from neuroshard_dense.options import UnitOptions
 
 from benchmarks.results_file import write_result
 

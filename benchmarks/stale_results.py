@@ -61,11 +61,14 @@ _READ_FROM = (
 )
 _DRIFT = ("trainer/neuroshard_trainer/drift",)
 _CLUSTERING = ("profiler/neuroshard_profiler/sessions",)
-_LEDGER = ("planner/neuroshard_planner/problem/memory_ledger.py", "planner/neuroshard_planner/dense")
+_LEDGER = ("planner/neuroshard_planner/problem/memory_ledger.py", "dense/neuroshard_dense")
 _GUARD = ("trainer/neuroshard_trainer/communication",)
 _OPERATOR = ("operator/neuroshard_operator", "decisions/neuroshard_decisions")
 MEASURED: Mapping[str, Sequence[str]] = {
-    "command-times": ("planner/neuroshard_planner", "cli/neuroshard_cli/commands/plan.py", "costs/neuroshard_costs"),
+    "command-times": (
+        *("planner/neuroshard_planner", "dense/neuroshard_dense", "costs/neuroshard_costs"),
+        "cli/neuroshard_cli/commands/plan.py",
+    ),
     "copied-tables": _SEARCH,
     "sweep-choice": (
         "report/neuroshard_report/explain/divisions.py",
@@ -95,7 +98,7 @@ MEASURED: Mapping[str, Sequence[str]] = {
     "deduplication-choices": ("planner/neuroshard_planner/choices/repeats.py", *_FITTING, *_STEP),
     "deduplication-waits": _READING,
     "dense-memory-error": (*_LEDGER, "trainer/neuroshard_trainer/dense"),
-    "dense-search-time": ("planner/neuroshard_planner/dense", "costs/neuroshard_costs/simulator/dense.py"),
+    "dense-search-time": ("dense/neuroshard_dense", "costs/neuroshard_costs/simulator/dense.py"),
     "drift-causes": (*_DRIFT, "trainer/neuroshard_trainer/measure"),
     "drift-detection": ("trainer/neuroshard_trainer/drift/detector.py",),
     "drift-watch-cost": _DRIFT,

@@ -33,7 +33,7 @@ if [ -z "$cpu" ]; then
         [ -e "$site/.done-${load##*/}" ] || { "$python" "$scripts/unpack.py" "$load" "$site" && touch "$site/.done-${load##*/}"; }
     done
 fi
-rooms=$(printf "$root/%s:" api costs planner report profiler trainer dropin python operator cli)
+rooms=$(printf "$root/%s:" api costs dense planner report profiler trainer dropin python operator cli)
 PYTHONPATH=$rooms$root${PYTHONPATH:+:$PYTHONPATH}
 [ -n "$cpu" ] || [ ! -e "$site" ] || PYTHONPATH=$site:$PYTHONPATH
 export PYTHONPATH

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import Algorithm, PlanRequest
+from neuroshard_dense.replicated import with_replicated_cost
 
 from neuroshard_planner import planning
 from neuroshard_planner.choices.batch_size import plan_of_best_batch
@@ -25,7 +26,6 @@ from neuroshard_planner.choices.repeats import RepeatsChoice
 from neuroshard_planner.choices.stored_types import MOST_SEARCHES, StoredTypeChoice
 from neuroshard_planner.choices.trials import Trials
 from neuroshard_planner.choices.wire_types import WireTypeChoice
-from neuroshard_planner.dense.replicated import with_replicated_cost
 from neuroshard_planner.errors import RequestError, in_its_names
 from neuroshard_planner.planning import Bundle
 from neuroshard_planner.plans.same_placement import bounded

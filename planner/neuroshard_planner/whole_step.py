@@ -19,9 +19,8 @@ from neuroshard_api.documents.whole_step import HostCost, WholeStep
 from neuroshard_api.sharding.kinds import ComputeKernel, Family, ShardingType
 from neuroshard_costs.exchanges import TransferModel
 from neuroshard_costs.host import HostWork
-
-from neuroshard_planner.dense.options import NUM_GATHERS, num_gathered
-from neuroshard_planner.dense.replicated import optimizer_pass, replicated_cost
+from neuroshard_dense.options import NUM_GATHERS, num_gathered
+from neuroshard_dense.replicated import optimizer_pass, replicated_cost
 
 
 def with_whole_step(plan: Plan, *, costs: TransferModel) -> Plan:

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("api", "costs", "planner", "report", "profiler", "trainer", "dropin", "python", "decisions", "operator", "cli")
+ROOMS = (
+    *("api", "costs", "dense", "planner", "report", "profiler"),
+    *("trainer", "dropin", "python", "decisions", "operator", "cli"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +34,7 @@ def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
         "neuroshard_costs/bundles/h100-80gb/weights.safetensors",
         "neuroshard_costs/py.typed",
         "neuroshard_decisions/py.typed",
+        "neuroshard_dense/py.typed",
         "neuroshard_operator/main.py",
         "neuroshard_operator/py.typed",
         "neuroshard_planner/py.typed",

@@ -9,6 +9,7 @@ HEAVY = ("torch", "torchrec", "fbgemm_gpu", "matplotlib", "ortools")
 LIGHT_ROOMS = (
     "api/neuroshard_api",
     "costs/neuroshard_costs",
+    "dense/neuroshard_dense",
     "planner/neuroshard_planner",
     "report/neuroshard_report",
     "python/neuroshard_dlrm",

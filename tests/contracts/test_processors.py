@@ -48,7 +48,7 @@ def _faults(source: str) -> Iterator[str]:
 def _deciding() -> list[str]:
     found = [
         str(path.relative_to(ROOT))
-        for room in ("costs/neuroshard_costs", "planner/neuroshard_planner")
+        for room in ("costs/neuroshard_costs", "dense/neuroshard_dense", "planner/neuroshard_planner")
         for path in sorted((ROOT / room).rglob("*.py"))
     ]
     return [path for path in found if path != ARITHMETIC and not path.startswith(NOT_DECIDING)]

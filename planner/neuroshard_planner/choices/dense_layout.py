@@ -24,12 +24,12 @@ from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.process.sizes import format_bytes
 from neuroshard_costs.exchanges import TransferModel
+from neuroshard_dense.layouts import LayoutCandidate, Layouts
+from neuroshard_dense.options import UnitOptions, group_size, groups_of, may_shard
 
+from neuroshard_planner.choices.named_units import divided
 from neuroshard_planner.choices.trials import Trials
-from neuroshard_planner.dense.layouts import LayoutCandidate, Layouts
-from neuroshard_planner.dense.named_units import divided
-from neuroshard_planner.dense.options import UnitOptions, group_size, groups_of, may_shard
-from neuroshard_planner.errors import InfeasibleError
+from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.problem.memory_ledger import MemoryLedger
 from neuroshard_planner.problem.units import allowed_devices, resolve_units
 from neuroshard_planner.search.infeasible import least_capacity
@@ -216,6 +216,12 @@ class _JointSearch:
         )
 
     def _layouts(self, choices: DenseChoices, groups: Sequence[DenseGroup]) -> Layouts:
+        """Return the layouts under some choices. Raises RequestError for a profile that does not name its modules."""
+        if any(len(unit.modules) != unit.repeats for unit in self._profile.units):
+            raise RequestError(
+                "dense: the profile does not name the modules of units that repeat; hint: count the dense part "
+                "again with this release"
+            )
         options = UnitOptions(self._profile, self._topology, costs=self._costs, choices=choices, groups=groups)
         return Layouts(self._profile, options, copies_transfers=self._topology.device.is_cpu)
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from neuroshard_api.documents.plan import GivenPlan, Plan, TablePlacement
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.served_request import request_of_servers
+from neuroshard_dense.replicated import with_replicated_cost
 
-from neuroshard_planner.dense.replicated import with_replicated_cost
 from neuroshard_planner.planning import Bundle, attempts, document
 from neuroshard_planner.plans.checks import plan_problems, require_none, require_sound, table_problems
 from neuroshard_planner.plans.tables import is_searched, placement_of

@@ -20,9 +20,9 @@ from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import MemorySettings, PlanRequest, SearchSettings
 from neuroshard_api.documents.tables import Optimizer, Table
 from neuroshard_api.sharding.replication import ReplicationChoices
+from neuroshard_dense.layouts import MOST_POINTS, LayoutCandidate, Layouts
+from neuroshard_dense.options import UnitOptions
 from neuroshard_planner.choices.dense_layout import joint_plan
-from neuroshard_planner.dense.layouts import MOST_POINTS, LayoutCandidate, Layouts
-from neuroshard_planner.dense.options import UnitOptions
 from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.pipeline import plan
 from neuroshard_planner.plans.checks import plan_problems

@@ -58,7 +58,7 @@ def test_printable_text_orders_nothing(text: str) -> None:
 
 def consoles() -> Iterator[str]:
     """Yield each place in the product that makes a console of rich by itself."""
-    for folder in ("api", "cli", "costs", "planner", "profiler", "report", "trainer", "dropin", "python"):
+    for folder in ("api", "cli", "costs", "dense", "planner", "profiler", "report", "trainer", "dropin", "python"):
         for file in (ROOT / folder).rglob("*.py"):
             for node in ast.walk(ast.parse(file.read_text())):
                 if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Console":

@@ -16,7 +16,7 @@ from neuroshard_api.documents.dense_layout import (
 )
 from neuroshard_api.documents.dense_profile import DensePass, DenseUnit
 from neuroshard_api.documents.topology import Topology
-from neuroshard_planner.dense.options import LEAST_SHARDED, UnitBytes, UnitOption, UnitOptions, groups_of
+from neuroshard_dense.options import LEAST_SHARDED, UnitBytes, UnitOption, UnitOptions, groups_of
 from support.builders import GIB, dense_operators, dense_profile, topology
 from support.planner.exact_costs import ExactCosts
 

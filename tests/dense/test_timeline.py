@@ -8,9 +8,9 @@ from itertools import product
 import pytest
 from neuroshard_api.documents.dense_layout import DenseChoices, DenseGroup, DenseStrategy
 from neuroshard_api.documents.dense_profile import DenseOperator, DenseUnit
-from neuroshard_planner.dense.layouts import Layouts
-from neuroshard_planner.dense.options import UnitBytes, UnitOption, UnitOptions
-from neuroshard_planner.dense.timeline import Moment, TimedOperator, TimedUnit, Timeline
+from neuroshard_dense.layouts import Layouts
+from neuroshard_dense.options import UnitBytes, UnitOption, UnitOptions
+from neuroshard_dense.timeline import Moment, TimedOperator, TimedUnit, Timeline
 from support.builders import dense_profile, topology
 from support.planner.exact_costs import ExactCosts
 

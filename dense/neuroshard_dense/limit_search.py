@@ -13,8 +13,8 @@ import numpy as np
 from neuroshard_costs.arithmetic import weighted_sum
 from numpy.typing import NDArray
 
-from neuroshard_planner.dense.choice import Point, PricedOption
-from neuroshard_planner.dense.sums import Sums, unbeaten
+from neuroshard_dense.choice import Point, PricedOption
+from neuroshard_dense.sums import Sums, unbeaten
 
 MAX_LIMITS = 256
 """Pairs of limits that count; of more, those of values at even distances, the largest among them."""

@@ -6,7 +6,7 @@ from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_costs.exchanges import TransferModel
 
-from neuroshard_planner.dense.options import UnitOptions
+from neuroshard_dense.options import UnitOptions
 
 
 def with_replicated_cost(plan: Plan, request: PlanRequest, *, costs: TransferModel) -> Plan:

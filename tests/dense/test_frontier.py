@@ -5,10 +5,10 @@ import random
 from collections.abc import Sequence
 
 import numpy as np
-from neuroshard_planner.dense.choice import Point, PricedOption, best
-from neuroshard_planner.dense.frontier import frontier
-from neuroshard_planner.dense.limit_search import limits
-from neuroshard_planner.dense.sums import MAX_POINTS, Sums, unbeaten
+from neuroshard_dense.choice import Point, PricedOption, best
+from neuroshard_dense.frontier import frontier
+from neuroshard_dense.limit_search import limits
+from neuroshard_dense.sums import MAX_POINTS, Sums, unbeaten
 from numpy.typing import NDArray
 
 Values = NDArray[np.float64]

@@ -10,7 +10,7 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from neuroshard_planner.dense.choice import PricedOption
+from neuroshard_dense.choice import PricedOption
 
 MAX_POINTS = 200
 """Points of a merge that are kept; the work of a merge grows with them."""

@@ -34,7 +34,7 @@ from neuroshard_api.documents.dense_layout import DenseStrategy
 from neuroshard_api.documents.dense_profile import DenseOperator, DenseProfile, DenseUnit
 from numpy.typing import NDArray
 
-from neuroshard_planner.dense.options import UnitBytes, UnitOption
+from neuroshard_dense.options import UnitBytes, UnitOption
 
 Amounts = NDArray[np.int64]
 """[choices] in bytes."""

@@ -39,7 +39,7 @@ from neuroshard_costs.exchanges import Reduction, TransferModel
 from neuroshard_costs.shards import BYTES_PER_ELEMENT
 from neuroshard_costs.simulator.dense import hidden_ms
 
-from neuroshard_planner.dense.choice import PricedOption
+from neuroshard_dense.choice import PricedOption
 
 NUM_GATHERS = {DenseStrategy.REPLICATE: 0, DenseStrategy.ZERO2: 1, DenseStrategy.ZERO3: 2}
 """Of a sharded module's weights in a step."""

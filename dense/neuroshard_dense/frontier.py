@@ -11,8 +11,8 @@ memory stays.
 
 from collections.abc import Sequence
 
-from neuroshard_planner.dense.choice import Point, PricedOption
-from neuroshard_planner.dense.limit_search import LimitSearch
+from neuroshard_dense.choice import Point, PricedOption
+from neuroshard_dense.limit_search import LimitSearch
 
 
 def frontier(units: Sequence[Sequence[PricedOption]], repeats: Sequence[int]) -> tuple[Point, ...]:

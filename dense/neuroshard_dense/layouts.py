@@ -8,11 +8,10 @@ from neuroshard_api.documents.dense_layout import DenseLayout, DenseMemory, Dens
 from neuroshard_api.documents.dense_profile import DenseProfile
 from numpy.typing import NDArray
 
-from neuroshard_planner.dense.choice import Point, PricedOption, best
-from neuroshard_planner.dense.frontier import frontier
-from neuroshard_planner.dense.options import UnitBytes, UnitOption, UnitOptions
-from neuroshard_planner.dense.timeline import TimedUnit, Timeline
-from neuroshard_planner.errors import RequestError
+from neuroshard_dense.choice import Point, PricedOption, best
+from neuroshard_dense.frontier import frontier
+from neuroshard_dense.options import UnitBytes, UnitOption, UnitOptions
+from neuroshard_dense.timeline import TimedUnit, Timeline
 
 MOST_POINTS = 200
 """Of a frontier in a plan; the document takes 256."""
@@ -55,12 +54,9 @@ class Layouts:
     """The candidates of a dense part, by memory.
 
     Args:
-        profile: the dense part.
+        profile: the dense part; it names all modules of units that repeat.
         options: of its units.
         copies_transfers: whether collectives take a copy of what they transfer, as gloo does on a CPU.
-
-    Raises:
-        RequestError: the profile does not name all modules of a unit that repeats.
     """
 
     def __init__(self, profile: DenseProfile, options: UnitOptions, *, copies_transfers: bool = False) -> None:
@@ -68,11 +64,6 @@ class Layouts:
         self._units = [unit for unit in profile.units for _ in range(unit.repeats)]
         self._bytes = [UnitBytes.of(unit, profile) for unit in self._units]
         self._modules = tuple(path for unit in profile.units for path in unit.modules)
-        if len(self._modules) != len(self._units):
-            raise RequestError(
-                "dense: the profile does not name the modules of units that repeat; hint: count the dense part "
-                "again with this release"
-            )
         passes = profile.working_bytes if profile.passes_working_bytes is None else profile.passes_working_bytes
         self._timeline = Timeline(
             [TimedUnit.of(unit, module, profile) for unit, module in zip(self._units, self._modules, strict=True)],
