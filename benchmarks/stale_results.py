@@ -82,10 +82,10 @@ MEASURED: Mapping[str, Sequence[str]] = {
         *_LOOP,
     ),
     "rpc-server": ("trainer/neuroshard_trainer/servers/model.py",),
-    "server-choice": ("planner/neuroshard_planner/servers.py", "planner/neuroshard_planner/server_cost.py", *_SEARCH),
+    "server-choice": ("planner/neuroshard_planner/servers.py", "costs/neuroshard_costs/served_cost.py", *_SEARCH),
     "server-lookahead": ("trainer/neuroshard_trainer/servers", *_LOOP),
     "server-times": (
-        "planner/neuroshard_planner/server_cost.py",
+        "costs/neuroshard_costs/served_cost.py",
         "costs/neuroshard_costs/servers.py",
         "trainer/neuroshard_trainer/servers",
         *_FITTING,

@@ -13,13 +13,22 @@ from typing import NamedTuple
 
 import numpy as np
 from neuroshard_api.documents.dense_layout import DenseChoices, DensePolicy
-from neuroshard_api.documents.plan import IncumbentPlan, MovedTable, Plan, ServedTables, TablePlacement
+from neuroshard_api.documents.plan import (
+    BaselineCost,
+    IncumbentPlan,
+    MovedTable,
+    Plan,
+    ServedTables,
+    TablePlacement,
+)
 from neuroshard_api.documents.plan_choices import Alternative, ChoiceName, PlanChoice
 from neuroshard_api.documents.request import Algorithm, PlanRequest
 from neuroshard_api.documents.served_request import PROCESS_BYTES, request_of_servers, without_tables
 from neuroshard_api.documents.servers import MOST_LOOKUPS, ServerPolicy, table_problem
 from neuroshard_api.documents.tables import Table
 from neuroshard_api.process.hints import without_hint
+from neuroshard_costs.exchanges import TransferModel
+from neuroshard_costs.served_cost import hidden_ms, next_to_servers, served_cost
 from neuroshard_costs.servers import lookup_ms
 from neuroshard_costs.shards import BYTES_PER_ELEMENT
 
@@ -27,14 +36,14 @@ from neuroshard_planner.choices.means_by_rows import bound_of_choices_ms
 from neuroshard_planner.choices.trials import cheaper_ms
 from neuroshard_planner.errors import InfeasibleError, PlannerError
 from neuroshard_planner.plans.moved_bytes import priced_ms, received_bytes
+from neuroshard_planner.plans.same_placement import bounded
 from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.cost_model import CostModel
 from neuroshard_planner.problem.memory_ledger import MemoryLedger
 from neuroshard_planner.problem.plan_cost import predicted_cost
 from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.search.migration import Incumbent
-from neuroshard_planner.server_cost import hidden_ms, priced_servers, served_cost, with_servers
-from neuroshard_planner.whole_step import whole_step
+from neuroshard_planner.whole_step import whole_step, with_whole_step
 
 Search = Callable[[PlanRequest], Plan]
 NearSearch = Callable[[PlanRequest, Incumbent | None], Plan]
@@ -260,6 +269,42 @@ def without_served(request: PlanRequest, names: frozenset[str]) -> PlanRequest:
     # A sharded dense part would be gathered by all ranks.
     choices = near.dense_choices or DenseChoices()
     return near.model_copy(update={"dense_choices": choices.model_copy(update={"policy": DensePolicy.REPLICATE})})
+
+
+def priced_servers(request: PlanRequest, far: PlanRequest, served: Plan, costs: TransferModel) -> ServedTables:
+    """Return tables on servers with their price.
+
+    Args:
+        request: with the servers.
+        far: of the tables on servers, whose processes take the place of devices.
+        served: a plan of it.
+        costs: those of the trainers' devices.
+    """
+    predicted = served_cost(request, far, served.tables, costs, computed=served.predicted)
+    return ServedTables(tables=served.tables, predicted=predicted, memory=served.memory)
+
+
+def with_servers(plan: Plan, request: PlanRequest, served: ServedTables, costs: TransferModel) -> Plan:
+    """Return the plan of the tables on devices with those on servers, and the times of both.
+
+    Args:
+        plan: of the tables on devices.
+        request: with the servers.
+        served: tables on them, with a price.
+        costs: those of the plan.
+    """
+    assert served.predicted is not None, "the caller priced it"
+    predicted = next_to_servers(plan.predicted, served.predicted, plan.step if request.looks_ahead else None)
+    baselines = tuple(_baseline(each, predicted.total_ms) for each in plan.baselines)
+    changes = {"request": request, "servers": served, "predicted": predicted, "baselines": baselines}
+    return with_whole_step(bounded(plan, plan.lower_bound_ms, **changes), costs=costs)
+
+
+def _baseline(baseline: BaselineCost, total_ms: float) -> BaselineCost:
+    """Return a baseline of the tables on devices next to servers: slower devices hide as much more of them."""
+    if baseline.total_ms is None:
+        return baseline
+    return baseline.model_copy(update={"total_ms": max(baseline.total_ms, total_ms)})
 
 
 class _Split:

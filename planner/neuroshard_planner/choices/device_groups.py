@@ -100,21 +100,6 @@ class DeviceGroups:
         return trial.plan, group_bound_ms + least_ms
 
 
-def of_group(plan: Plan) -> Plan:
-    """Return the plan of one group as devices of its own, without averages; the plan itself where it has no groups."""
-    if plan.replication is None:
-        return plan
-    devices = tuple(_without_average(each) for each in plan.predicted.devices)
-    alone = {"total_ms": plan.predicted.total_ms - average_ms(plan), "devices": devices}
-    return bounded(
-        plan,
-        plan.replication.group_lower_bound_ms or 0.0,
-        predicted=plan.predicted.model_copy(update=alone),
-        replication=None,
-        request=plan.resolved,
-    )
-
-
 def average_ms(plan: Plan) -> float:
     """Return the mean time that averages of copies add to a step; 0 without groups."""
     return sum(each.backward_ms for each in plan.predicted.devices[0].collectives if each.kind is CollectiveKind.SYNC)
@@ -208,16 +193,6 @@ def _with_average(cost: DeviceCost, ms: float, num_bytes: int) -> DeviceCost:
         update={
             "backward_communication_ms": cost.backward_communication_ms + ms,
             "collectives": (*cost.collectives, average),
-        }
-    )
-
-
-def _without_average(cost: DeviceCost) -> DeviceCost:
-    ms = sum(each.backward_ms for each in cost.collectives if each.kind is CollectiveKind.SYNC)
-    return cost.model_copy(
-        update={
-            "backward_communication_ms": max(0.0, cost.backward_communication_ms - ms),
-            "collectives": tuple(each for each in cost.collectives if each.kind is not CollectiveKind.SYNC),
         }
     )
 

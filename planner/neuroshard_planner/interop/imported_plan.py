@@ -13,8 +13,7 @@ from neuroshard_planner.plans.tables import is_searched, placement_of
 from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.search.bounds import FamilyBounds, single_unit_bound_ms
 from neuroshard_planner.search.by_columns import Found
-from neuroshard_planner.server_cost import priced_servers, with_servers
-from neuroshard_planner.servers import without_served
+from neuroshard_planner.servers import priced_servers, with_servers, without_served
 from neuroshard_planner.whole_step import with_whole_step
 
 

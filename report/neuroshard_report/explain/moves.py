@@ -7,12 +7,11 @@ import numpy as np
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.shards import IndexArray
-from neuroshard_planner.choices.device_groups import of_group
 from neuroshard_planner.planning import Bundle
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.search.options import even_widths
-from neuroshard_planner.server_cost import without_servers
 
+from neuroshard_report.explain.alone import of_group, without_servers
 from neuroshard_report.explain.alternatives import PlacementWithoutUnit
 from neuroshard_report.explain.table import NEGLIGIBLE, is_too_wide, rebuilt, split_obstacle
 

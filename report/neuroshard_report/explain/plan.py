@@ -11,7 +11,6 @@ from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.plan_choices import PlanChoice
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_costs.servers import hidden_ahead_ms
-from neuroshard_planner.choices.device_groups import of_group
 from neuroshard_planner.errors import PlannerError
 from neuroshard_planner.levers import with_levers
 from neuroshard_planner.planning import Bundle
@@ -20,9 +19,9 @@ from neuroshard_planner.problem.plan_cost import device_traffic
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from neuroshard_planner.search.bounds import FamilyBounds
-from neuroshard_planner.server_cost import without_servers
 
 from neuroshard_report.batch import batch_texts
+from neuroshard_report.explain.alone import of_group, without_servers
 from neuroshard_report.explain.collections import PlacedCollection, placed_collections
 from neuroshard_report.explain.dense import ExplainedUnit, explained_units
 from neuroshard_report.explain.memory import OverfullDevice, overfull_devices

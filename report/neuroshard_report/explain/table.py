@@ -12,7 +12,6 @@ from neuroshard_api.documents.tables import Table
 from neuroshard_api.process.sizes import format_bytes
 from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType
 from neuroshard_costs.shards import COLUMNS, IndexArray
-from neuroshard_planner.choices.device_groups import of_group
 from neuroshard_planner.errors import PlanError, RequestError
 from neuroshard_planner.planning import Bundle
 from neuroshard_planner.plans.checks import require_sound
@@ -20,8 +19,8 @@ from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.units import Unit
 from neuroshard_planner.search.options import even_widths
-from neuroshard_planner.server_cost import without_servers
 
+from neuroshard_report.explain.alone import of_group, without_servers
 from neuroshard_report.explain.alternatives import PlacementWithoutUnit
 from neuroshard_report.explain.step import once_text
 from neuroshard_report.explain.stored_types import stored_type_of

@@ -12,10 +12,11 @@ from neuroshard_api.documents.topology import Link
 from neuroshard_api.sharding.collectives import CollectiveKind
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_api.sharding.replication import GroupLayout, ReplicationChoices
-from neuroshard_planner.choices.device_groups import average_ms, of_group
+from neuroshard_planner.choices.device_groups import average_ms
 from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.plans.checks import plan_problems
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
+from neuroshard_report.explain.alone import of_group
 from neuroshard_report.explain.plan import explain_plan
 from support.builders import GIB, host_memory, request, table, tables, topology
 from support.depth import generated

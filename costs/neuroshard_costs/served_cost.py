@@ -13,41 +13,17 @@ With lookahead all of it is next to a whole step of the devices, the dense part 
 from collections.abc import Sequence
 
 import numpy as np
-from neuroshard_api.documents.plan import (
-    BaselineCost,
-    CollectiveCost,
-    DeviceCost,
-    Plan,
-    PlanCost,
-    ServedTables,
-    TablePlacement,
-)
+from neuroshard_api.documents.plan import CollectiveCost, DeviceCost, PlanCost, TablePlacement
 from neuroshard_api.documents.request import PlanRequest
-from neuroshard_api.documents.served_request import without_tables
 from neuroshard_api.documents.whole_step import WholeStep
 from neuroshard_api.sharding.collectives import CollectiveKind
 from neuroshard_api.sharding.kinds import Family
+
 from neuroshard_costs.exchanges import TransferModel, index_bytes, lookup_bytes
 from neuroshard_costs.servers import CORES_SOURCE, ServerTraffic, exchanges, hidden_ahead_ms, lookup_ms
 from neuroshard_costs.shards import BYTES_PER_ELEMENT, FloatArray
 
-from neuroshard_planner.plans.same_placement import bounded
-from neuroshard_planner.whole_step import with_whole_step
-
 _VALUE_BYTES = 4
-
-
-def priced_servers(request: PlanRequest, far: PlanRequest, served: Plan, costs: TransferModel) -> ServedTables:
-    """Return tables on servers with their price.
-
-    Args:
-        request: with the servers.
-        far: of the tables on servers, whose processes take the place of devices.
-        served: a plan of it.
-        costs: those of the trainers' devices.
-    """
-    predicted = served_cost(request, far, served.tables, costs, computed=served.predicted)
-    return ServedTables(tables=served.tables, predicted=predicted, memory=served.memory)
 
 
 def served_cost(
@@ -157,42 +133,3 @@ def next_to_servers(devices: PlanCost, servers: PlanCost, step: WholeStep | None
             "devices": tuple(each.model_copy(update=changed) for each in devices.devices),
         }
     )
-
-
-def with_servers(plan: Plan, request: PlanRequest, served: ServedTables, costs: TransferModel) -> Plan:
-    """Return the plan of the tables on devices with those on servers, and the times of both.
-
-    Args:
-        plan: of the tables on devices.
-        request: with the servers.
-        served: tables on them, with a price.
-        costs: those of the plan.
-    """
-    assert served.predicted is not None, "the caller priced it"
-    predicted = next_to_servers(plan.predicted, served.predicted, plan.step if request.looks_ahead else None)
-    baselines = tuple(_baseline(each, predicted.total_ms) for each in plan.baselines)
-    changes = {"request": request, "servers": served, "predicted": predicted, "baselines": baselines}
-    return with_whole_step(bounded(plan, plan.lower_bound_ms, **changes), costs=costs)
-
-
-def without_servers(plan: Plan) -> Plan:
-    """Return the plan of the tables on devices, without the wait for servers; the plan itself where it has none."""
-    if plan.servers is None:
-        return plan
-    alone = {"server_ms": None, "server_hidden_ms": None}
-    devices = tuple(each.model_copy(update=alone) for each in plan.predicted.devices)
-    total_ms = max(each.total_ms for each in devices)
-    return bounded(
-        plan,
-        plan.lower_bound_ms,
-        request=without_tables(plan.request, [each.name for each in plan.servers.tables]),
-        servers=None,
-        predicted=plan.predicted.model_copy(update={"total_ms": total_ms, "devices": devices}),
-    )
-
-
-def _baseline(baseline: BaselineCost, total_ms: float) -> BaselineCost:
-    """Return a baseline of the tables on devices next to servers: slower devices hide as much more of them."""
-    if baseline.total_ms is None:
-        return baseline
-    return baseline.model_copy(update={"total_ms": max(baseline.total_ms, total_ms)})
