@@ -9,11 +9,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from neuroshard_api.documents.plan import Plan
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_api.process.failures import run_command
 from neuroshard_api.process.missing_package import NO_EXTRA
+from neuroshard_costs.fitting.step_correction import corrected
 
-from neuroshard_planner.step_correction import corrected
+from neuroshard_planner.interop.imported_plan import imported_plan
+from neuroshard_planner.planning import Bundle
 
 
 def main(arguments: Sequence[str] | None = None) -> ExitCode:
@@ -31,8 +34,13 @@ def main(arguments: Sequence[str] | None = None) -> ExitCode:
     return run_command(lambda: _run(options), extra=NO_EXTRA, out=options.out)
 
 
+def priced_again(plan: Plan, bundle: Bundle) -> Plan:
+    """Return a plan's shards with the price that a bundle gives them."""
+    return imported_plan(plan.tables, plan.resolved, bundle=bundle, must_fit=False)
+
+
 def _run(options: argparse.Namespace) -> ExitCode:
-    _, factors = corrected(options.bundle, options.plan, options.report, options.out)
+    _, factors = corrected(options.bundle, options.plan, options.report, options.out, price=priced_again)
     for part, found in factors.items():
         sys.stdout.write(
             f"{part}: error {100 * found.mape_before:.1f} % before, {100 * found.mape_after:.1f} % after\n"

@@ -3,7 +3,6 @@
 PlannerError
 |-- RequestError      fix the request (it contradicts itself or names what is not there)
 |-- InfeasibleError   give more devices or memory, or loosen a constraint
-|-- CorrectionError   give reports of one steady training under the plan (`step_correction`)
 `-- PlanError         use another plan, or make it again (it is not whole, or says what cannot be scored)
 """
 

@@ -61,10 +61,11 @@ def _by_records(bundle: Path, records: Path, out: Path) -> "tuple[BundleManifest
 def _by_steps(
     bundle: Path, plan: Path, reports: Sequence[Path], out: Path
 ) -> "tuple[BundleManifest, Sequence[RenderableType]]":
-    from neuroshard_planner.step_correction import corrected
+    from neuroshard_costs.fitting.step_correction import corrected
+    from neuroshard_planner.correct import priced_again
     from neuroshard_report.terminal.bundle import render_step_factors
 
-    manifest, factors = corrected(bundle, plan, reports, out)
+    manifest, factors = corrected(bundle, plan, reports, out, price=priced_again)
     return manifest, (render_step_factors({str(part): found for part, found in factors.items()}),)
 
 

@@ -19,6 +19,7 @@ from neuroshard_api.job.step_cost import is_busy
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_costs.bundle import load_bundle
 from neuroshard_costs.errors import CostModelError
+from neuroshard_costs.fitting.step_correction import corrected
 from neuroshard_decisions import names
 from neuroshard_decisions.actions import CalibratorRun, Keep, Start
 from neuroshard_decisions.context import Context
@@ -29,7 +30,6 @@ from neuroshard_decisions.stages.drift import drift_of
 from neuroshard_decisions.stages.planning import Planned
 from neuroshard_decisions.stages.reports import latest
 from neuroshard_decisions.stages.training import TrainingWorkers
-from neuroshard_planner.step_correction import CorrectionError, corrected
 
 from neuroshard_cli.local.children import Children
 from neuroshard_cli.local.directory import RunDirectory
@@ -124,8 +124,8 @@ class Correction:
         reports = [folder / key for key in run.report_keys]
         children.started(run)
         try:
-            _, factors = corrected(self._profile, self._directory.plan_file, reports, self._out, is_priced_by=True)
-        except (CorrectionError, CostModelError, DocumentError) as error:
+            _, factors = corrected(self._profile, self._directory.plan_file, reports, self._out)
+        except (CostModelError, DocumentError) as error:
             self._problem = str(error)
             children.ended(run.name, ExitCode.INVALID_INPUT, f"error: {error}")
             return

@@ -1,7 +1,7 @@
 """Cost models corrected by the measured steps of a training under a plan."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,26 +15,20 @@ from neuroshard_api.documents.step_report import RankTimes, StepReport
 from neuroshard_api.job.stage_commands import HARDWARE_FILE
 from neuroshard_api.process.atomic_file import write_whole
 from neuroshard_api.replanning.decision import WARM_UP_STEPS
-from neuroshard_costs.bundle import load_bundle, read_weights, save_bundle
-from neuroshard_costs.fitting.step_calibration import CalibratedPart, PartFactor, calibration_of, step_factors
 
-from neuroshard_planner.errors import PlannerError
-from neuroshard_planner.interop.imported_plan import imported_plan
+from neuroshard_costs.bundle import CostBundle, load_bundle, read_weights, save_bundle
+from neuroshard_costs.errors import RecordsError
+from neuroshard_costs.fitting.step_calibration import CalibratedPart, PartFactor, calibration_of, step_factors
 
 CORRECTED_SUFFIX = ", corrected by steps"
 NAME_CHARACTERS = 128
 
-
-class CorrectionError(PlannerError):
-    """Plan and reports are not of one steady training, or the plan is one whose steps correct nothing."""
-
-
-class SharedStepsError(CorrectionError):
-    """Two reports are in part of the same steps."""
+Price = Callable[[Plan, CostBundle], Plan]
+"""Returns a plan with the price that a bundle gives it."""
 
 
 def corrected(
-    bundle: Path, plan: Path, reports: Sequence[Path], out: Path, *, is_priced_by: bool = False
+    bundle: Path, plan: Path, reports: Sequence[Path], out: Path, *, price: Price | None = None
 ) -> tuple[BundleManifest, dict[CalibratedPart, PartFactor]]:
     """Write a bundle, or a profile's folder, corrected by a training's steps; return its manifest and the factors.
 
@@ -44,12 +38,12 @@ def corrected(
         plan: that was trained under.
         reports: of its steps.
         out: of the same kind as ``bundle``.
-        is_priced_by: whether the plan's price is known to be the bundle's. If unset: the plan is priced again.
+        price: of the plan. If unset: the plan has the bundle's price.
 
     Raises:
-        CorrectionError: the plan has groups of devices; or the reports are of another plan, of several machines, of the
-            same steps, or of steps that became slower.
-        CostModelError: the bundle cannot be read, or the reports tell too little.
+        RecordsError: the plan has groups of devices; or the reports are of another plan, of several machines, of the
+            same steps, or of steps that became slower, or tell too little.
+        CostModelError: the bundle cannot be read.
         DocumentError: a file is damaged.
     """
     is_profile = (bundle / BUNDLE_FOLDER).is_dir()
@@ -57,18 +51,18 @@ def corrected(
     costs = load_bundle(bundle_dir)
     trained = Plan.from_data(read_data(plan), where=str(plan))
     if trained.replication is not None:
-        raise CorrectionError(
+        raise RecordsError(
             f"{plan}: replication: steps of groups of devices hold averages of copies, which no cost model predicts"
             "; hint: calibrate by a training under a plan without groups"
         )
     source, measured = _measured(plan, reports)
-    if not is_priced_by:
+    if price is not None:
         if trained.deduplication is not None:
-            raise CorrectionError(
+            raise RecordsError(
                 f"{plan}: deduplication: repeated lists are left out, and a price for all lists is not the training's"
                 "; hint: calibrate by a training under a plan of all lists"
             )
-        trained = imported_plan(trained.tables, trained.resolved, bundle=costs, must_fit=False)
+        trained = price(trained, costs)
     factors = step_factors(trained.predicted.devices, measured)
     calibration = calibration_of(factors, source=source, before=costs.manifest.calibration)
     manifest = save_bundle(
@@ -90,7 +84,7 @@ def _corrected_name(name: str) -> str:
 
 
 def _measured(plan: Path, reports: Sequence[Path]) -> tuple[str, list[Sequence[RankTimes]]]:
-    """Return the source of reports, and the times of each set of steps. Raises DocumentError and CorrectionError."""
+    """Return the source of reports, and the times of each set of steps. Raises DocumentError and RecordsError."""
     found: list[tuple[Path, DriftReport | StepReport]] = []
     for path in reports:
         raw = read_data(path)
@@ -104,7 +98,7 @@ def _measured(plan: Path, reports: Sequence[Path]) -> tuple[str, list[Sequence[R
     _require_different_steps(found)
     for path, report in found:
         if isinstance(report, DriftReport) and report.changes:
-            raise CorrectionError(
+            raise RecordsError(
                 f"{path}: {report.headline}; a calibration would take that for the device"
                 "; hint: calibrate by reports from before that step"
             )
@@ -114,11 +108,11 @@ def _measured(plan: Path, reports: Sequence[Path]) -> tuple[str, list[Sequence[R
 
 
 def _require_different_steps(reports: Sequence[tuple[Path, DriftReport | StepReport]]) -> None:
-    """Raise SharedStepsError for steps that two reports share: the error on them is of steps that were fitted to."""
+    """Raise RecordsError for steps that two reports share: the error on them is of steps that were fitted to."""
     spans = sorted(((_span(report), path) for path, report in reports), key=lambda each: each[0].start)
     for (before, first), (after, second) in pairwise(spans):
         if after.start < before.stop:
-            raise SharedStepsError(
+            raise RecordsError(
                 f"{second}: steps {after.start:,} to {after.stop - 1:,} are in part those of {first}, "
                 f"{before.start:,} to {before.stop - 1:,}, and an error is held out only on other steps"
                 "; hint: give reports of steps that do not overlap, as a longer training leaves them"
@@ -134,17 +128,17 @@ def _span(report: DriftReport | StepReport) -> range:
 
 
 def _require_same_training(plan: Path, reports: Sequence[tuple[Path, RunDocument]]) -> None:
-    """Raise CorrectionError for reports of another plan or of several machines."""
+    """Raise RecordsError for reports of another plan or of several machines."""
     sha256 = hashlib.sha256(read_bytes(plan)).hexdigest()
     first = reports[0][1]
     for path, report in reports:
         if report.plan_sha256 != sha256:
-            raise CorrectionError(
+            raise RecordsError(
                 f"{path}: plan_sha256: is {report.plan_sha256[:12]}..., {plan} has {sha256[:12]}..."
                 "; hint: give the plan file that the training ran under"
             )
         if report.source != first.source:
-            raise CorrectionError(
+            raise RecordsError(
                 f"{path}: source: is {report.source!r}, that of {reports[0][0]} is {first.source!r}"
                 "; hint: calibrate for one machine at a time"
             )
