@@ -12,13 +12,13 @@ placements of as many exchanges take the same.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from neuroshard_api.documents.plan import DeduplicatedGroup, DeduplicationForm, Plan, Shard, TablePlacement
+from neuroshard_api.documents.plan import Plan, Shard, TablePlacement
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import Table
 from neuroshard_api.documents.whole_step import HostCost, WholeStep
-from neuroshard_api.sharding.kinds import ComputeKernel, Family, ShardingType
+from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType
 from neuroshard_costs.exchanges import TransferModel
-from neuroshard_costs.host import HostWork
+from neuroshard_costs.host import HostWork, host_work
 from neuroshard_dense.options import NUM_GATHERS, num_gathered
 from neuroshard_dense.replicated import optimizer_pass, replicated_cost
 
@@ -81,49 +81,6 @@ def _matrices_ms(request: PlanRequest, costs: TransferModel) -> float | None:
     return sum(costs.matrices_ms(forward_flops, backward_flops)) + costs.dense_other_ms(products)
 
 
-def host_work(
-    request: PlanRequest, tables: Sequence[TablePlacement], deduplication: Sequence[DeduplicatedGroup] = ()
-) -> HostWork:
-    """Return the host's work in a step of tables in some placement, on the device with most lookup modules."""
-    by_name = {table.name: table for table in request.tables.tables}
-    collections: dict[object, list[tuple[Table, TablePlacement]]] = {}
-    for placed in tables:
-        table = by_name[placed.name]
-        collections.setdefault((table.collection, _grouped(table, deduplication)), []).append((table, placed))
-    families = [{Family.of(placed.sharding_type) for _, placed in members} for members in collections.values()]
-    columns, by_rows, by_node_rows, copies = (
-        sum(family in found for found in families)
-        for family in (Family.COLUMNS, Family.ROWS, Family.NODE_ROWS, Family.REPLICATED)
-    )
-    rows = by_rows + 2 * by_node_rows  # two stages
-    cut = [
-        sum(placed.sharding_type.is_by_columns for _, placed in members)
-        for members in collections.values()
-        if any(placed.sharding_type is ShardingType.COLUMN_WISE for _, placed in members)
-    ]
-    dense = None if request.dense is None else request.dense.passes
-    is_encoded = request.wire is not None and not request.wire.is_exact
-    return HostWork(
-        collections=len(collections),
-        columns=columns,
-        rows=rows,
-        copies=copies,
-        calls=_most_calls(collections, request),
-        cached_calls=_most_calls(
-            {
-                name: [pair for pair in members if pair[1].compute_kernel is ComputeKernel.FUSED_UVM_CACHING]
-                for name, members in collections.items()
-            },
-            request,
-        ),
-        encoded=columns + rows if is_encoded else 0,
-        column_tables=sum(cut),
-        features=sum(table.num_features for table in request.tables.tables),
-        operations=None if dense is None else dense.num_operations,
-        tensors=0 if dense is None else dense.num_tensors,
-    )
-
-
 def collectives_of_shards(plan: Plan) -> dict[str, int]:
     """Return the gathers of weights and the reductions of gradients of a plan's sharded modules in a step."""
     profile, gathers, scatters = plan.request.dense, 0, 0
@@ -137,30 +94,6 @@ def collectives_of_shards(plan: Plan) -> dict[str, int]:
         gathers += parts * NUM_GATHERS[each.strategy]
         scatters += parts
     return {"gathers": gathers, "scatters": scatters}
-
-
-def _most_calls(collections: dict[object, list[tuple[Table, TablePlacement]]], request: PlanRequest) -> int:
-    """Return the lookup modules of the device with most: by collection, family, type, and kernel."""
-    everywhere: set[object] = set()
-    found: list[set[object]] = [set() for _ in range(request.topology.num_devices)]
-    for collection, members in collections.items():
-        for table, placed in members:
-            kind = (collection, Family.of(placed.sharding_type), table.data_type, placed.compute_kernel)
-            if placed.sharding_type in (ShardingType.DATA_PARALLEL, ShardingType.ROW_WISE) or kind in everywhere:
-                everywhere.add(kind)
-                continue
-            for shard in placed.shards:
-                found[shard.device].add(kind)
-    return max(len(each - everywhere) for each in found) + len(everywhere)
-
-
-def _grouped(table: Table, deduplication: Sequence[DeduplicatedGroup]) -> str | None:
-    """Return the group that gives a table a collection of its own. None: there is none."""
-    names = set(table.features)
-    for group in deduplication:
-        if group.form is DeduplicationForm.GROUPED and names <= set(group.features):
-            return group.group
-    return None
 
 
 def _of_baselines(table: Table, request: PlanRequest) -> TablePlacement:
