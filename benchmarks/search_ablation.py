@@ -31,9 +31,9 @@ from neuroshard_api.documents.request import Constraints, PlanRequest
 from neuroshard_api.documents.topology import HostMemory
 from neuroshard_api.sharding.kinds import ComputeKernel
 from neuroshard_costs.bundle import bundled_bundle
+from neuroshard_costs.memory_ledger import MemoryLedger
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.planning import searched
-from neuroshard_planner.problem.memory_ledger import MemoryLedger
 from neuroshard_planner.problem.tuning import SearchTuning
 from neuroshard_planner.problem.units import allowed_devices, resolve_units
 from neuroshard_planner.search.packing import Packing

@@ -40,6 +40,7 @@ _SEARCH = (
     "planner/neuroshard_planner/problem",
     "planner/neuroshard_planner/choices",
     "planner/neuroshard_planner/pipeline.py",
+    *(f"costs/neuroshard_costs/{name}.py" for name in ("host_tables", "memory_ledger", "memory_reserve")),
     *_PRICES,
 )
 _FITTING = (
@@ -61,7 +62,7 @@ _READ_FROM = (
 )
 _DRIFT = ("trainer/neuroshard_trainer/drift",)
 _CLUSTERING = ("profiler/neuroshard_profiler/sessions",)
-_LEDGER = ("planner/neuroshard_planner/problem/memory_ledger.py", "dense/neuroshard_dense")
+_LEDGER = ("costs/neuroshard_costs/memory_ledger.py", "dense/neuroshard_dense")
 _GUARD = ("trainer/neuroshard_trainer/communication",)
 _OPERATOR = ("operator/neuroshard_operator", "decisions/neuroshard_decisions")
 MEASURED: Mapping[str, Sequence[str]] = {
@@ -112,7 +113,7 @@ MEASURED: Mapping[str, Sequence[str]] = {
     "kernel-calibration": _SIMULATOR,
     "kind": ("operator", "charts"),
     "long-searches": _SEARCH,
-    "memory-error": ("planner/neuroshard_planner/problem/memory_ledger.py",),
+    "memory-error": ("costs/neuroshard_costs/memory_ledger.py",),
     "mixed-placements": _SEARCH,
     "narrow-choices": _SEARCH,
     "narrow-types": _GUARD,

@@ -22,8 +22,8 @@ from neuroshard_api.documents.presets import preset
 from neuroshard_api.documents.request import Constraints, MemorySettings, PlanRequest
 from neuroshard_api.documents.tables import Optimizer, Table, TableSet
 from neuroshard_api.sharding.kinds import ShardingType
+from neuroshard_costs.memory_ledger import MemoryLedger
 from neuroshard_costs.shards import FloatArray
-from neuroshard_planner.problem.memory_ledger import MemoryLedger
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 
 NUM_POOL_TABLES = 856

@@ -9,8 +9,8 @@ from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.setting_names import renamed
 from neuroshard_api.process.errors import ExpectedError
 from neuroshard_api.sharding.kinds import ShardingType
+from neuroshard_costs.memory_ledger import MemoryLedger
 from neuroshard_planner.errors import InfeasibleError
-from neuroshard_planner.problem.memory_ledger import MemoryLedger
 from torchrec.distributed.planner.types import PlannerError, PlannerErrorType
 
 _WORDS: Final[Mapping[str, str]] = {

@@ -39,7 +39,7 @@ from neuroshard_planner.plans.moved_bytes import priced_ms, received_bytes
 from neuroshard_planner.plans.same_placement import bounded
 from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.cost_model import CostModel
-from neuroshard_planner.problem.memory_ledger import MemoryLedger
+from neuroshard_planner.problem.counted_memory import memory_ledger
 from neuroshard_planner.problem.plan_cost import predicted_cost
 from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.search.migration import Incumbent
@@ -225,7 +225,7 @@ def server_options(request: PlanRequest, *, taken: frozenset[str] = frozenset())
     tables = request.tables.tables
     index = np.arange(len(tables))
     rows, columns = (np.array([getattr(each, name) for each in tables]) for name in ("num_embeddings", "embedding_dim"))
-    ledger = MemoryLedger(request)
+    ledger = memory_ledger(request)
     sizes = ledger.weights_bytes(index, rows, columns) + ledger.optimizer_state_bytes(index, rows, columns)
     held = [int(size) for table, size in zip(tables, sizes, strict=True) if table.name in taken]
     lookups = MOST_LOOKUPS * pool.count - sum(table.pooling_factor for table in tables if table.name in taken)

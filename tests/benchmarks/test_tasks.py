@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from neuroshard_planner.problem.memory_ledger import MemoryLedger
+from neuroshard_costs.memory_ledger import MemoryLedger
 
 from benchmarks.task_pool import MOST_INDEX_DISTANCE, MOST_ROWS_DISTANCE, MOST_TOTAL_ERROR, match
 from benchmarks.tasks import (

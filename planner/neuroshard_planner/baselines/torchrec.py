@@ -22,7 +22,7 @@ from neuroshard_api.sharding.placement_rules import cuts_means, sharding_problem
 from neuroshard_costs.shards import FAMILIES
 
 from neuroshard_planner.errors import InfeasibleError
-from neuroshard_planner.problem.memory_ledger import MemoryLedger
+from neuroshard_planner.problem.counted_memory import memory_ledger
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.shard_kinds import ShardSize
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
@@ -237,7 +237,7 @@ class _LedgerStorage:
     """An estimator of TorchRec's kind that fills in the storage of shards from this planner's ledger."""
 
     def __init__(self, request: PlanRequest) -> None:
-        self._ledger = MemoryLedger(request)
+        self._ledger = memory_ledger(request)
         self._position = {table.name: index for index, table in enumerate(request.tables.tables)}
 
     def estimate(self, sharding_options: Sequence["ShardingOption"], sharder_data_map: object) -> None:  # noqa: ARG002 - torchrec's

@@ -30,7 +30,7 @@ from neuroshard_dense.options import UnitOptions, group_size, groups_of, may_sha
 from neuroshard_planner.choices.named_units import divided
 from neuroshard_planner.choices.trials import Trials
 from neuroshard_planner.errors import InfeasibleError, RequestError
-from neuroshard_planner.problem.memory_ledger import MemoryLedger
+from neuroshard_planner.problem.counted_memory import memory_ledger
 from neuroshard_planner.problem.units import allowed_devices, resolve_units
 from neuroshard_planner.search.infeasible import least_capacity
 from neuroshard_planner.search.packing import Packing
@@ -184,7 +184,7 @@ class _JointSearch:
 
     def _left_bytes(self, candidate: LayoutCandidate) -> int:
         """Return the bytes that a dense part leaves for shards on each device."""
-        return MemoryLedger(self._with(candidate)).shard_capacity_bytes
+        return memory_ledger(self._with(candidate)).shard_capacity_bytes
 
     def _leaves(self, candidate: LayoutCandidate, *, share: float = 1.0) -> bool | None:
         """Return whether a layout leaves that share of what the tables need. None: by columns they fit next to none."""

@@ -14,7 +14,7 @@ from neuroshard_api.sharding.placement_rules import as_asked, placement_devices,
 
 from neuroshard_planner.errors import PlanError, RequestError
 from neuroshard_planner.plans.tables import tables_memory
-from neuroshard_planner.problem.memory_ledger import MemoryLedger
+from neuroshard_planner.problem.counted_memory import memory_ledger
 from neuroshard_planner.problem.units import Unit, allowed_devices, most_shards, resolve_units
 
 TOLERANCE = 1e-6  # relative, between costs that are written in the plan twice
@@ -62,7 +62,7 @@ def _server_problems(plan: GivenPlan, *, must_fit: bool) -> Iterator[str]:
     if served is None or plan.servers is None:
         return
     problems = table_problems(served.tables, served.resolved) or list(_constraint_problems(served))
-    memory = tables_memory(MemoryLedger(served.resolved), served.tables) if not problems else ()
+    memory = tables_memory(memory_ledger(served.resolved), served.tables) if not problems else ()
     for process, found in enumerate(memory):
         if must_fit and found.used_bytes > found.capacity_bytes:
             problems.append(
@@ -172,7 +172,7 @@ def _kind_problems(index: int, placement: TablePlacement, request: PlanRequest) 
 
 
 def _memory_problems(plan: Plan, *, must_fit: bool) -> Iterator[str]:
-    ledger = MemoryLedger(plan.resolved)
+    ledger = memory_ledger(plan.resolved)
     recomputed = tables_memory(ledger, plan.tables)
     if len(plan.memory) != len(recomputed):
         yield f"memory: has {len(plan.memory)} entries, the topology has {len(recomputed)} devices"

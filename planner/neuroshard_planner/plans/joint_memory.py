@@ -6,7 +6,7 @@ from neuroshard_api.documents.plan import GivenPlan
 from neuroshard_api.documents.training_comparison import PredictedMemory
 
 from neuroshard_planner.plans.tables import tables_memory
-from neuroshard_planner.problem.memory_ledger import MemoryLedger
+from neuroshard_planner.problem.counted_memory import memory_ledger
 
 
 def predicted_memory(plans: Mapping[str, GivenPlan]) -> PredictedMemory:
@@ -15,7 +15,7 @@ def predicted_memory(plans: Mapping[str, GivenPlan]) -> PredictedMemory:
     Args:
         plans: by name, sound and for equally many devices; with or without a price.
     """
-    ledgers = {name: tables_memory(MemoryLedger(plan.resolved), plan.tables) for name, plan in plans.items()}
+    ledgers = {name: tables_memory(memory_ledger(plan.resolved), plan.tables) for name, plan in plans.items()}
     by_device = list(zip(*ledgers.values(), strict=True))
     totals = [
         max(each.reserve_bytes for each in of_device) + sum(each.used_bytes - each.reserve_bytes for each in of_device)

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 from neuroshard_api.documents.plan import DeviceMemory, Shard, TablePlacement
 from neuroshard_api.sharding.kinds import ComputeKernel, Family, ShardingType, num_row_parts, row_blocks
+from neuroshard_costs.host_tables import KERNELS, ON_DEVICE
+from neuroshard_costs.memory_ledger import MemoryLedger
 from neuroshard_costs.shards import FAMILIES
 
-from neuroshard_planner.problem.host_tables import KERNELS, ON_DEVICE
-from neuroshard_planner.problem.memory_ledger import MemoryLedger
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.shard_kinds import ShardSize
 

@@ -19,11 +19,11 @@ import numpy as np
 from neuroshard_api.documents.request import PlanRequest, TableConstraints
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.arithmetic import weighted_sum
+from neuroshard_costs.host_tables import CACHED
 from neuroshard_costs.reuse.cached_rows import KEPT_BATCHES
 from neuroshard_costs.shards import COLUMNS, FloatArray, IndexArray
 
-from neuroshard_planner.problem.host_tables import CACHED
-from neuroshard_planner.problem.memory_ledger import MemoryLedger
+from neuroshard_planner.problem.counted_memory import memory_ledger
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.shard_kinds import ShardSize
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
@@ -450,6 +450,6 @@ def _with_room(part: PlanRequest, room_bytes: int) -> PlanRequest:
 
     A reserve takes what other purposes need less of than in the whole request.
     """
-    spare_bytes = MemoryLedger(part).shard_capacity_bytes - room_bytes
+    spare_bytes = memory_ledger(part).shard_capacity_bytes - room_bytes
     reserve = part.memory.model_copy(update={"reserve_bytes": part.memory.reserve_bytes + spare_bytes})
     return part.model_copy(update={"memory": reserve})

@@ -7,10 +7,11 @@ import numpy as np
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.process.sizes import format_bytes, rounded_up
 from neuroshard_api.sharding.kinds import ShardingType
+from neuroshard_costs.memory_ledger import MemoryLedger
 from neuroshard_costs.shards import REPLICATED, IndexArray
 
 from neuroshard_planner.errors import InfeasibleError, RequestError
-from neuroshard_planner.problem.memory_ledger import MemoryLedger
+from neuroshard_planner.problem.counted_memory import memory_ledger
 from neuroshard_planner.problem.units import BoolArray, Unit, allowed_devices, placed_units, resolve_units
 from neuroshard_planner.search.packing import Packing
 
@@ -35,7 +36,7 @@ def require_room(request: PlanRequest, default: Sequence[ShardingType]) -> None:
     if has_room(request):
         return
     units, allowed = _units(request)
-    tables, ledger = request.tables.tables, MemoryLedger(request)
+    tables, ledger = request.tables.tables, memory_ledger(request)
     types = [request.placed_types_of(table.name) or default for table in tables]
     copies = ledger.shard_bytes(*_whole(request), REPLICATED)
     raise infeasible(
@@ -61,7 +62,7 @@ def has_room(request: PlanRequest) -> bool:
         RequestError: the request contradicts itself.
     """
     _, allowed = _units(request)
-    ledger, whole = MemoryLedger(request), _whole(request)
+    ledger, whole = memory_ledger(request), _whole(request)
     least = ledger.weights_bytes(*whole) + ledger.optimizer_state_bytes(*whole)
     num_usable = request.topology.num_devices if allowed is None else int(allowed.any(axis=0).sum())
     offered = num_usable * ledger.shard_capacity_bytes
@@ -135,7 +136,7 @@ def _host_remedy(request: PlanRequest) -> str:
 
 def _cause(request: PlanRequest, packing: Packing, copy_bytes: Mapping[int, int]) -> str:
     tables = request.tables.tables
-    ledger = MemoryLedger(request)
+    ledger = memory_ledger(request)
     of_device = _of_device(ledger)
     if packing.capacity_bytes <= 0:
         return f"no memory is left for shards on any device: {of_device}"
@@ -191,7 +192,7 @@ def _remedy(request: PlanRequest, packing: Packing, *, where: str = "") -> str:
     remedies = []
     needed = least_capacity(packing, above_bytes=max(packing.capacity_bytes, 1))
     if needed is not None:
-        per_device = MemoryLedger(request).least_device_bytes(needed)
+        per_device = memory_ledger(request).least_device_bytes(needed)
         enough_bytes = rounded_up(per_device)
         enough = _size(enough_bytes)
         limit = request.constraints.max_memory_bytes_per_device

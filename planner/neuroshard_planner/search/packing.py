@@ -11,7 +11,7 @@ from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import DIM_MULTIPLE
 from neuroshard_costs.shards import IndexArray
 
-from neuroshard_planner.problem.memory_ledger import MemoryLedger
+from neuroshard_planner.problem.counted_memory import memory_ledger
 from neuroshard_planner.problem.units import BoolArray, Unit
 from neuroshard_planner.search.options import even_widths
 
@@ -31,7 +31,7 @@ class Packing:
     """The memory side of a problem: bytes of a shard are affine in its columns."""
 
     def __init__(self, request: PlanRequest, units: Sequence[Unit], allowed: BoolArray | None) -> None:
-        ledger = MemoryLedger(request)
+        ledger = memory_ledger(request)
         self.units = units
         self.num_devices = request.topology.num_devices
         self.capacity_bytes = ledger.shard_capacity_bytes

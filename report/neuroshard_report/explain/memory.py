@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from neuroshard_api.documents.plan import DeviceMemory, Plan
-from neuroshard_planner.problem.memory_ledger import MemoryLedger
+from neuroshard_costs.memory_ledger import MemoryLedger
 
 NUM_TABLES = 3  # named of each device
 

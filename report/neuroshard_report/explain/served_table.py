@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from neuroshard_api.documents.plan import Plan, Shard, TablePlacement
 from neuroshard_api.documents.served_request import request_of_servers
 from neuroshard_api.sharding.kinds import ShardingType
+from neuroshard_costs.memory_ledger import MemoryLedger
 from neuroshard_costs.served_cost import next_to_servers, served_cost
 from neuroshard_planner.planning import Bundle
 from neuroshard_planner.plans.tables import placement_of, tables_memory
-from neuroshard_planner.problem.memory_ledger import MemoryLedger
 from neuroshard_planner.problem.plan_cost import predicted_cost
 from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.search.options import even_widths

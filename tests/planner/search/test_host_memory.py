@@ -12,10 +12,10 @@ from neuroshard_api.documents.request import Constraints, MemorySettings, PlanRe
 from neuroshard_api.documents.tables import Optimizer, Pooling, Table
 from neuroshard_api.sharding.kinds import HOST_KERNELS, ComputeKernel, ShardingType
 from neuroshard_costs.host import host_work
+from neuroshard_costs.host_tables import KERNELS as PROBLEM_KERNELS
 from neuroshard_costs.reuse.cached_rows import KEPT_BATCHES
 from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.plans.checks import plan_problems
-from neuroshard_planner.problem.host_tables import KERNELS as PROBLEM_KERNELS
 from neuroshard_planner.problem.problem import Placement
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from neuroshard_planner.workload_store import read_workload

@@ -8,8 +8,8 @@ from neuroshard_api.documents.plan import BaselineCost, Plan
 from neuroshard_api.documents.request import Algorithm, ComputePeak, Constraints, PlanRequest, SearchSettings
 from neuroshard_api.documents.tables import Pooling
 from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType
+from neuroshard_costs.memory_reserve import OUTSIDE_BYTES
 from neuroshard_planner.pipeline import plan as search
-from neuroshard_planner.problem.memory_reserve import OUTSIDE_BYTES
 from neuroshard_report.explain.plan import PlanExplanation, explain_plan
 from support import builders
 from support.planner.exact_costs import ExactCosts

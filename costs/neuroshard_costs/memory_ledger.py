@@ -42,7 +42,11 @@ from neuroshard_api.documents.plan import DeviceMemory
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import DataType, Optimizer
 from neuroshard_api.sharding.kinds import ComputeKernel, num_row_parts
+from numpy.typing import NDArray
+
 from neuroshard_costs.exchanges import index_bytes, lookup_bytes
+from neuroshard_costs.host_tables import CACHED, KERNELS, ON_DEVICE
+from neuroshard_costs.memory_reserve import Reserve, least_memory
 from neuroshard_costs.shards import (
     BYTES_PER_ELEMENT,
     COLUMNS,
@@ -54,11 +58,6 @@ from neuroshard_costs.shards import (
     IndexArray,
     state_row_bytes,
 )
-from numpy.typing import NDArray
-
-from neuroshard_planner.errors import InfeasibleError
-from neuroshard_planner.problem.host_tables import CACHED, KERNELS, ON_DEVICE
-from neuroshard_planner.problem.memory_reserve import Reserve, least_memory
 
 OFFSET_BYTES = 4 + 8  # of the batch in work also offsets: of 32 bits in KeyedJaggedTensor, of 64 in FBGEMM's autograd
 SORT_BYTES = 40
@@ -70,7 +69,6 @@ KERNEL_AND_BUCKET = 2  # copies of a dense gradient while it is computed: gradie
 CACHE_WAYS = 32  # slots of a set of FBGEMM's cache, which has whole sets
 SLOT_BYTES = 8 + 8  # of the row's number and of when it was used, beside the row
 MAP_BYTES = 4  # per row of a cached table: cache_index_table_map of FBGEMM, a whole number of 32 bits
-MOST_BYTES = 2**62  # sums of less stay exact in 64-bit integers
 
 
 class _LookupCopies(NamedTuple):
@@ -106,10 +104,7 @@ class _LookupCopies(NamedTuple):
 
 
 class MemoryLedger:
-    """Bytes by purpose, for the request's training settings.
-
-    Raises InfeasibleError where the tables need more bytes than can be counted.
-    """
+    """Bytes by purpose, for the request's training settings; exact where all together are less than 2^63."""
 
     def __init__(self, request: PlanRequest) -> None:
         self._request = request
@@ -163,7 +158,6 @@ class MemoryLedger:
         self._reserve = Reserve.of(request, capacity_bytes=self.capacity_bytes)
         self._working_bytes = request.dense_working_bytes
         self._resident_bytes = request.dense_bytes - self._working_bytes + request.carried_gradient_bytes
-        self._check_countable()
 
     @cached_property
     def tensor_bytes(self) -> int:
@@ -330,20 +324,6 @@ class MemoryLedger:
             + self._reserve.with_gaps(moving)
         )
         return size
-
-    def _check_countable(self) -> None:
-        tables = self._request.tables.tables
-        rows = np.array([table.num_embeddings for table in tables])
-        columns = np.array([table.embedding_dim for table in tables])
-        whole = self.shard_bytes(np.arange(len(tables)), rows, columns)
-        total = float(whole.sum(dtype=np.float64))
-        if total > MOST_BYTES:
-            largest = int(whole.argmax())
-            raise InfeasibleError(
-                f"the tables need {total:.3g} bytes, more than any memory; the largest table is "
-                f"{tables[largest].name!r} with {float(whole[largest]):.3g} bytes; "
-                f"hint: check tables.tables[{largest}].num_embeddings"
-            )
 
     def devices(
         self,

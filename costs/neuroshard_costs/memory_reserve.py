@@ -11,6 +11,7 @@ from typing import Self
 
 import numpy as np
 from neuroshard_api.documents.request import PlanRequest
+
 from neuroshard_costs.shards import IndexArray
 
 OUTSIDE_BYTES = 5 * 2**29

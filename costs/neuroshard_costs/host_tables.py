@@ -11,10 +11,11 @@ import numpy as np
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.topology import HostMemory
 from neuroshard_api.sharding.kinds import ComputeKernel
+from numpy.typing import NDArray
+
 from neuroshard_costs.reuse.cached_rows import CachedRows
 from neuroshard_costs.shards import FloatArray, IndexArray, ShardArrays
 from neuroshard_costs.simulator.host_memory import cached_seconds, direct_seconds
-from numpy.typing import NDArray
 
 KERNELS = (ComputeKernel.FUSED, ComputeKernel.FUSED_UVM, ComputeKernel.FUSED_UVM_CACHING)
 """Kernels by their codes. Replicated tables have the first one's code."""

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 from neuroshard_api.documents.request import Constraints, MemorySettings
-from neuroshard_planner.problem.memory_ledger import MemoryLedger
+from neuroshard_costs.memory_ledger import MemoryLedger
 from support.builders import device_type, request, table, topology
 
 GIB = 2**30
