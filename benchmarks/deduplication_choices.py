@@ -23,10 +23,10 @@ from neuroshard_api.documents.request import Constraints, Pipeline, PlanRequest
 from neuroshard_api.documents.tables import Optimizer, Table, TableSet
 from neuroshard_api.job.training import SyntheticGroup, SyntheticSessions
 from neuroshard_costs.bundle import load_bundle
+from neuroshard_costs.deduplication import repeating_groups
 from neuroshard_planner.pipeline import plan as search
 from neuroshard_planner.planning import Bundle
 from neuroshard_planner.plans.tables import placement_of
-from neuroshard_planner.problem.deduplication import repeating_groups
 from neuroshard_planner.problem.plan_cost import predicted_cost
 from neuroshard_planner.problem.problem import Problem
 from neuroshard_profiler.data.batches import DataBatch, FeatureBatch

@@ -40,7 +40,10 @@ _SEARCH = (
     "planner/neuroshard_planner/problem",
     "planner/neuroshard_planner/choices",
     "planner/neuroshard_planner/pipeline.py",
-    *(f"costs/neuroshard_costs/{name}.py" for name in ("host_tables", "memory_ledger", "memory_reserve")),
+    *(
+        f"costs/neuroshard_costs/{name}.py"
+        for name in ("deduplication", "host_tables", "memory_ledger", "memory_reserve")
+    ),
     *_PRICES,
 )
 _FITTING = (

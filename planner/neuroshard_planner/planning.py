@@ -12,6 +12,7 @@ from neuroshard_api.documents.request import Algorithm, PlanRequest
 from neuroshard_api.documents.tables import IdRule, Table
 from neuroshard_api.process.errors import ExpectedError, MissingPackageError
 from neuroshard_api.sharding.kinds import ComputeKernel, Family, ShardingType
+from neuroshard_costs.deduplication import repeating_groups
 from neuroshard_costs.shards import REPLICATED
 from neuroshard_costs.simulator.host_memory import HOST_BOUND_LOOKUPS
 
@@ -20,7 +21,6 @@ from neuroshard_planner.baselines.torchrec import torchrec_placement
 from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.plans.tables import placement_of, table_placements, tables_memory
 from neuroshard_planner.problem.cost_model import CostModel
-from neuroshard_planner.problem.deduplication import repeating_groups
 from neuroshard_planner.problem.plan_cost import predicted_cost
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.sharding_choice import MOST_MIXED, default_types, is_too_large

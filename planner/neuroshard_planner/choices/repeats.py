@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from neuroshard_api.documents.plan import DeduplicatedGroup, DeduplicationForm, Plan
 from neuroshard_api.documents.plan_choices import ChoiceName
 from neuroshard_api.documents.request import PlanRequest
+from neuroshard_costs.deduplication import product_saved_ms, repeating_groups
 
 from neuroshard_planner.choices.trials import Trials, cheaper_ms
 from neuroshard_planner.plans.moved_bytes import priced_ms
-from neuroshard_planner.problem.deduplication import product_saved_ms, repeating_groups
 
 
 class RepeatsChoice:

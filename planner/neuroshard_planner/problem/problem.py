@@ -8,6 +8,7 @@ from itertools import chain
 import numpy as np
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.sharding.kinds import ShardingType, num_row_parts
+from neuroshard_costs.deduplication import looked_up
 from neuroshard_costs.host_tables import ON_DEVICE, HostTables
 from neuroshard_costs.networks import on_grid
 from neuroshard_costs.shards import COLUMNS, FAMILIES, REPLICATED, ROWS, FloatArray, IndexArray, ShardArrays
@@ -15,7 +16,6 @@ from neuroshard_costs.shards import COLUMNS, FAMILIES, REPLICATED, ROWS, FloatAr
 from neuroshard_planner.problem.cost_model import CostModel
 from neuroshard_planner.problem.counted_memory import memory_ledger
 from neuroshard_planner.problem.cuts import Cuts
-from neuroshard_planner.problem.deduplication import looked_up
 from neuroshard_planner.problem.shard_kinds import ShardKinds, ShardSize
 from neuroshard_planner.problem.sharding_choice import default_types, host_choices, sharding_types
 from neuroshard_planner.problem.step_cost import (

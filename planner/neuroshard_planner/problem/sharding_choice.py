@@ -14,11 +14,11 @@ from neuroshard_api.sharding.placement_rules import (
     kernel_obstacle,
     sharding_problem,
 )
+from neuroshard_costs.deduplication import is_grouped
 from neuroshard_costs.host_tables import KERNELS
 from neuroshard_costs.shards import IndexArray
 
 from neuroshard_planner.errors import RequestError
-from neuroshard_planner.problem.deduplication import is_grouped
 from neuroshard_planner.problem.units import BoolArray, Unit
 
 BY_COLUMNS = (ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE)

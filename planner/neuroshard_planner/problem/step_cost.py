@@ -29,6 +29,7 @@ import numpy as np
 from neuroshard_api.documents.request import ComputePeak, Pipeline, PlanRequest
 from neuroshard_api.sharding.kinds import Family
 from neuroshard_costs.arithmetic import geometric, weighted_sum
+from neuroshard_costs.deduplication import expansion_ms, num_added_calls, sent_shares
 from neuroshard_costs.exchanges import (
     PooledExchange,
     Reduction,
@@ -39,8 +40,6 @@ from neuroshard_costs.exchanges import (
     pooled_exchange,
 )
 from neuroshard_costs.shards import BYTES_PER_ELEMENT, GRADIENT_BYTES, FloatArray
-
-from neuroshard_planner.problem.deduplication import expansion_ms, num_added_calls, sent_shares
 
 NUM_KNOTS = 256  # relative interpolation error of a collective's time is below 1e-3
 NUM_LOW_KNOTS = 8  # below an even share, where tables of other families take no part

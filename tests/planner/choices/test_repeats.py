@@ -10,11 +10,11 @@ from neuroshard_api.documents.request import Constraints, PlanRequest, SearchSet
 from neuroshard_api.documents.tables import Table
 from neuroshard_api.sharding.collectives import CollectiveKind
 from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType
+from neuroshard_costs.deduplication import product_saved_ms
 from neuroshard_planner.errors import RequestError
 from neuroshard_planner.planning import searched
 from neuroshard_planner.plans.checks import plan_problems
 from neuroshard_planner.plans.tables import placement_of
-from neuroshard_planner.problem.deduplication import product_saved_ms
 from neuroshard_planner.problem.plan_cost import predicted_cost
 from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.problem.step_cost import added_calls_ms

@@ -17,7 +17,7 @@ from neuroshard_api.job.status import DuplicationFactor
 from neuroshard_api.job.step_cost import measured_cost
 from neuroshard_api.job.training import SyntheticSessions
 from neuroshard_api.process.exit_codes import ExitCode
-from neuroshard_planner.problem.deduplication import batch_factor
+from neuroshard_costs.deduplication import batch_factor
 from support import builders
 from support.planner.placements import by_columns, by_rows, given_plan
 from support.trainer.rank_server import RankServer

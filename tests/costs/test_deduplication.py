@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 from neuroshard_api.documents.tables import REUSE_BINS, Table
+from neuroshard_costs.deduplication import batch_factor, expansion_ms, looked_up, repeating_groups
 from neuroshard_costs.reuse.hit_counts import BIN_EDGES
 from neuroshard_costs.reuse.repeats import fewer_hits
 from neuroshard_costs.shards import FloatArray, IndexArray
-from neuroshard_planner.problem.deduplication import batch_factor, expansion_ms, looked_up, repeating_groups
 from support import builders
 from support.planner.exact_costs import ExactCosts
 

@@ -23,6 +23,7 @@ from neuroshard_api.documents.dense_profile import DensePass, DensePasses
 from neuroshard_api.documents.plan import DeduplicatedGroup, DeduplicationForm
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import DataType, Table
+
 from neuroshard_costs.exchanges import TransferModel
 from neuroshard_costs.reuse.repeats import without_repeats
 from neuroshard_costs.shards import BYTES_PER_ELEMENT, FloatArray
