@@ -28,8 +28,8 @@ DOCS := .venv-docs/.installed-$(KEY)
 FBGEMM_VERSION := $(shell sed -n 's/^fbgemm-gpu-cpu==//p' constraints.txt)
 CUDA_SYMBOLS := .cache/fbgemm-gpu-$(FBGEMM_VERSION).symbols
 # Of what calls TorchRec: drop-in, plan adapter, proof of the live sharding, and TorchRec's planner.
-TORCHREC_TESTS := tests/dropin tests/planner/interop tests/planner/baselines tests/trainer/sharding/test_plan_adapter.py \
-	tests/trainer/sharding/test_live_sharding.py
+TORCHREC_TESTS := tests/dropin tests/python/test_torchrec_plan.py tests/planner/baselines \
+	tests/trainer/sharding/test_plan_adapter.py tests/trainer/sharding/test_live_sharding.py
 MOVIELENS := .cache/recbole-1.2.1/recbole/dataset_example
 
 .PHONY: help

@@ -18,8 +18,8 @@ from neuroshard_api.documents.request import Algorithm, Pipeline, PlanRequest
 from neuroshard_api.documents.tables import Table
 from neuroshard_api.sharding.kinds import ShardingType, row_blocks
 from neuroshard_costs.bundle import bundled_bundle
-from neuroshard_planner.interop.imported_plan import plan_without_price
 from neuroshard_planner.pipeline import plan as search
+from neuroshard_planner.plans.imported_plan import plan_without_price
 
 from benchmarks.results_file import hardware_slug, write_result
 from benchmarks.sharded_training import WORLD_SIZE

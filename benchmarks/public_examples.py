@@ -25,9 +25,9 @@ import torch.distributed as dist
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import Algorithm
 from neuroshard_costs.bundle import bundled_bundle
+from neuroshard_dlrm.torchrec_plan import placements
 from neuroshard_planner.errors import PlannerError
-from neuroshard_planner.interop.imported_plan import imported_plan
-from neuroshard_planner.interop.torchrec import placements
+from neuroshard_planner.plans.imported_plan import imported_plan
 from neuroshard_torchrec import NeuroShardPlanner
 from torch import nn
 from torchrec.distributed.planner import EmbeddingShardingPlanner

@@ -15,8 +15,8 @@ from neuroshard_api.process.failures import run_command
 from neuroshard_api.process.missing_package import NO_EXTRA
 from neuroshard_costs.fitting.step_correction import corrected
 
-from neuroshard_planner.interop.imported_plan import imported_plan
 from neuroshard_planner.planning import Bundle
+from neuroshard_planner.plans.imported_plan import imported_plan
 
 
 def main(arguments: Sequence[str] | None = None) -> ExitCode:

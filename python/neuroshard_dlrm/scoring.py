@@ -12,7 +12,7 @@ from neuroshard_api.documents.torchrec_plan import TorchRecPlan
 from neuroshard_api.process.failures import CommandError
 from neuroshard_costs.bundle import CostBundle
 from neuroshard_planner.baselines.torchrec import require_torchrec
-from neuroshard_planner.interop.imported_plan import imported_plan
+from neuroshard_planner.plans.imported_plan import imported_plan
 from neuroshard_report.explain.moves import Move, best_moves
 from neuroshard_report.explain.plan import PlanExplanation, explain_plan
 
@@ -100,8 +100,9 @@ def _torchrec_plan(path: Path, exported: TorchRecPlan | None, ask: Ask) -> Given
     """Return the same of a plan in TorchRec's words; ``exported`` None: the file is a pickle."""
     request = ask(Algorithm.TORCHREC)
     require_torchrec("a plan of TorchRec's")
-    from neuroshard_planner.interop.pickled_plan import read_pickled_plan
     from neuroshard_trainer.sharding.plan_adapter import load_sharding_plan
+
+    from neuroshard_dlrm.pickled_plan import read_pickled_plan
 
     if exported is not None and exported.groups is not None:
         raise CommandError(
@@ -124,7 +125,7 @@ def _torchrec_plan(path: Path, exported: TorchRecPlan | None, ask: Ask) -> Given
 
 def torchrec_tables(found: "ShardingPlan", request: PlanRequest, *, where: str) -> tuple[TablePlacement, ...]:
     """Return the shards of a plan of TorchRec's. Raises CommandError where its nodes are others than the request's."""
-    from neuroshard_planner.interop.torchrec import node_problem, placements
+    from neuroshard_dlrm.torchrec_plan import node_problem, placements
 
     tables = placements(found, request)
     problem = node_problem(found, request.topology.devices_per_node)

@@ -11,8 +11,8 @@ from neuroshard_api.documents.tables import DataType
 from neuroshard_api.documents.topology import Rack, Topology
 from neuroshard_api.documents.torchrec_plan import TorchRecParameter, TorchRecPlan
 from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType
-from neuroshard_planner.interop.imported_plan import imported_plan
 from neuroshard_planner.pipeline import plan as search
+from neuroshard_planner.plans.imported_plan import imported_plan
 from support import builders
 from support.planner.exact_costs import ExactCosts
 from support.planner.placements import by_columns, by_rows, everywhere, given_plan, grid, on_host, on_node

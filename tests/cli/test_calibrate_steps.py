@@ -12,7 +12,7 @@ from neuroshard_api.documents.tables import Optimizer
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_api.sharding.replication import GroupLayout, Replication
 from neuroshard_costs.bundle import bundled_root, load_bundle
-from neuroshard_planner.interop.imported_plan import imported_plan
+from neuroshard_planner.plans.imported_plan import imported_plan
 from support import builders
 from support.cli.searches import quick
 from support.trainer import training_builders

@@ -9,7 +9,7 @@ from neuroshard_api.documents.plan import GivenPlan, Plan
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.bundle import bundled_bundle
-from neuroshard_planner.interop.imported_plan import imported_plan
+from neuroshard_planner.plans.imported_plan import imported_plan
 from support.builders import table, table_set, topology
 from support.planner.placements import by_columns, by_rows, everywhere, given_plan, on_node
 

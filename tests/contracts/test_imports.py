@@ -16,7 +16,7 @@ LIGHT_ROOMS = (
     "decisions/neuroshard_decisions",
     "cli/neuroshard_cli",
 )
-HEAVY_ROOMS = ("costs/neuroshard_costs/pretrain", "planner/neuroshard_planner/interop")
+HEAVY_ROOMS = ("costs/neuroshard_costs/pretrain",)
 """Rooms that exist to use a heavy package; the others must start without any."""
 
 

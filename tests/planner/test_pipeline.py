@@ -12,8 +12,8 @@ from neuroshard_api.documents.tables import DataType, Optimizer, Pooling
 from neuroshard_api.documents.topology import Link
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_api.sharding.replication import ReplicationChoices
-from neuroshard_planner.interop.imported_plan import imported_plan
 from neuroshard_planner.plans.checks import plan_problems
+from neuroshard_planner.plans.imported_plan import imported_plan
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from neuroshard_report.explain.alone import of_group
 from support import builders

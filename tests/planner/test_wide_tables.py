@@ -11,9 +11,9 @@ from neuroshard_api.documents.tables import Pooling
 from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType
 from neuroshard_planner.baselines.greedy import BASELINES
 from neuroshard_planner.errors import InfeasibleError, PlanError, RequestError
-from neuroshard_planner.interop.imported_plan import imported_plan
 from neuroshard_planner.pipeline import plan
 from neuroshard_planner.plans.checks import plan_problems, require_sound
+from neuroshard_planner.plans.imported_plan import imported_plan
 from neuroshard_planner.search.migration import Incumbent
 from neuroshard_report.explain.comparison import compare
 from support.builders import QUICK, device_type, host_memory, request, table, topology

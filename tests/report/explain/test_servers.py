@@ -7,8 +7,8 @@ import pytest
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.servers import ServerPolicy, ServerPool
 from neuroshard_api.documents.topology import Link
-from neuroshard_planner.interop.imported_plan import imported_plan
 from neuroshard_planner.pipeline import plan as search
+from neuroshard_planner.plans.imported_plan import imported_plan
 from neuroshard_report.explain.difference import plan_difference
 from neuroshard_report.explain.plan import explain_plan
 from neuroshard_report.explain.served_table import explain_served_table

@@ -7,8 +7,8 @@ from neuroshard_api.documents.tables import Pooling
 from neuroshard_api.sharding.collectives import CollectiveKind
 from neuroshard_api.sharding.kinds import Family
 from neuroshard_planner.errors import PlanError
-from neuroshard_planner.interop.imported_plan import imported_plan
 from neuroshard_planner.plans.checks import plan_problems
+from neuroshard_planner.plans.imported_plan import imported_plan
 from support.builders import request, table
 from support.planner.exact_costs import ExactCosts
 from support.planner.placements import by_columns, by_rows

@@ -9,10 +9,10 @@ import pytest
 from neuroshard_api.documents.plan import GivenPlan, Plan, Shard, TablePlacement
 from neuroshard_api.documents.request import Algorithm, Constraints, PlanRequest
 from neuroshard_api.sharding.kinds import ShardingType
+from neuroshard_dlrm.torchrec_plan import placements
 from neuroshard_planner.errors import PlanError
-from neuroshard_planner.interop.imported_plan import imported_plan, plan_without_price
-from neuroshard_planner.interop.torchrec import placements
 from neuroshard_planner.pipeline import plan as search
+from neuroshard_planner.plans.imported_plan import imported_plan, plan_without_price
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from support import builders
 from support.planner.exact_costs import ExactCosts
@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.timeout(400),
 ]
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "torchrec"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "torchrec"
 ROWS = 50
 
 

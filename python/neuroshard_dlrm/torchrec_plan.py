@@ -8,7 +8,6 @@ from neuroshard_api.documents.plan import Shard, TablePlacement
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import Table, allowed_name
 from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType, kernels_of
-
 from neuroshard_planner.errors import PlanError
 
 DEFAULT_LOAD_FACTOR = 0.2

@@ -41,7 +41,7 @@ def read_pickled_plan(path: Path) -> "ShardingPlan":
     Raises:
         PlanError: the file cannot be read, is not a pickle, or holds something else than a sharding plan.
     """
-    from torchrec.distributed.types import ShardingPlan  # noqa: PLC0415
+    from torchrec.distributed.types import ShardingPlan
 
     try:
         found = _PlanUnpickler(io.BytesIO(path.read_bytes())).load()
