@@ -123,7 +123,7 @@ def _predicted_memory(plans: "Sequence[Path]", given: "Sequence[GivenPlan]") -> 
     """Return the memory that the models of all plans need together, with a warning where devices have less."""
     from neuroshard_api.documents.training_comparison import file_names
     from neuroshard_api.process.sizes import format_bytes
-    from neuroshard_planner.plans.joint_memory import predicted_memory
+    from neuroshard_report.explain.joint_memory import predicted_memory
 
     memory = predicted_memory(dict(zip(file_names(plans), given, strict=True)))
     if memory.total_bytes > memory.capacity_bytes:
