@@ -4,7 +4,9 @@ Published heuristics (RecShard, ASPLOS 2022; DreamShard, NeurIPS 2022; NeuroShar
 Tables that constraints let be by rows or copies alone are not theirs to place: they are so before the others come.
 """
 
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from neuroshard_api.documents.request import Algorithm
@@ -55,31 +57,6 @@ def bound_placement(problem: Problem) -> Placement | None:
     return Placement.joined(*found)
 
 
-def dim_greedy(problem: Problem, fixed: Placement | None = None) -> Placement:
-    """Even out the columns of returned vectors."""
-    vectors = np.array([table.num_vectors for table in problem.request.tables.tables])
-    _, columns, _ = _numbers(problem)
-    return _greedy(problem, vectors * columns, "dim_greedy", fixed)
-
-
-def size_greedy(problem: Problem, fixed: Placement | None = None) -> Placement:
-    """Even out rows times dimension."""
-    rows, columns, _ = _numbers(problem)
-    return _greedy(problem, rows * columns, "size_greedy", fixed)
-
-
-def lookup_greedy(problem: Problem, fixed: Placement | None = None) -> Placement:
-    """Even out dimension times pooling factor."""
-    _, columns, pooling = _numbers(problem)
-    return _greedy(problem, columns * pooling, "lookup_greedy", fixed)
-
-
-def size_lookup_greedy(problem: Problem, fixed: Placement | None = None) -> Placement:
-    """Even out dimension times pooling factor times the logarithm of the rows."""
-    rows, columns, pooling = _numbers(problem)
-    return _greedy(problem, columns * pooling * log2(rows + 1), "size_lookup_greedy", fixed)
-
-
 def random(problem: Problem, fixed: Placement | None = None) -> Placement:
     """Put every table, in random order, on a random device that has memory for it."""
     generator = np.random.default_rng(problem.request.search.seed)
@@ -101,27 +78,18 @@ def random(problem: Problem, fixed: Placement | None = None) -> Placement:
     return placed if fixed is None else Placement.joined(fixed, placed)
 
 
-BASELINES: dict[Algorithm, Baseline] = {
-    Algorithm.RANDOM: random,
-    Algorithm.DIM_GREEDY: dim_greedy,
-    Algorithm.SIZE_GREEDY: size_greedy,
-    Algorithm.LOOKUP_GREEDY: lookup_greedy,
-    Algorithm.SIZE_LOOKUP_GREEDY: size_lookup_greedy,
-}
-"""Every baseline that needs nothing beyond the planner."""
-
-
-def _numbers(problem: Problem) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return [tables] rows, columns and pooling factors."""
-    tables = problem.request.tables.tables
-    return (
-        np.array([table.num_embeddings for table in tables], dtype=np.float64),
-        np.array([table.embedding_dim for table in tables], dtype=np.float64),
-        np.array([table.pooling_factor for table in tables], dtype=np.float64),
+def _greedy(algorithm: Algorithm, problem: Problem, fixed: Placement | None = None) -> Placement:
+    """Place whole units by the size that an algorithm evens out."""
+    tables = _Numbers(
+        *np.array(
+            [
+                (each.num_embeddings, each.embedding_dim, each.pooling_factor, each.num_vectors)
+                for each in problem.request.tables.tables
+            ],
+            dtype=np.float64,
+        ).T
     )
-
-
-def _greedy(problem: Problem, table_sizes: FloatArray, name: str, fixed: Placement | None) -> Placement:
+    table_sizes = _SIZES[algorithm](tables)
     loads = np.zeros(len(problem.kinds))
     loads[problem.whole] = [table_sizes[list(unit.tables)].sum() for unit in problem.units]
     kinds = problem.whole[_free_units(problem, fixed)]
@@ -129,8 +97,33 @@ def _greedy(problem: Problem, table_sizes: FloatArray, name: str, fixed: Placeme
         return fixed
     placement = place(problem, [GreedyPass(kinds=kinds, dim_limit=np.inf, memory_price=0.0)], loads, fixed=fixed)[0]
     if placement is None:
-        raise _no_room(name)
+        raise _no_room(algorithm)
     return placement if fixed is None else Placement.joined(fixed, placement)
+
+
+class _Numbers(NamedTuple):
+    """Numbers of all tables, [tables] each."""
+
+    rows: FloatArray
+    columns: FloatArray
+    pooling: FloatArray
+    vectors: FloatArray
+    """That a sample gets of the table."""
+
+
+_SIZES: Mapping[Algorithm, Callable[[_Numbers], FloatArray]] = {
+    Algorithm.DIM_GREEDY: lambda tables: tables.vectors * tables.columns,
+    Algorithm.SIZE_GREEDY: lambda tables: tables.rows * tables.columns,
+    Algorithm.LOOKUP_GREEDY: lambda tables: tables.columns * tables.pooling,
+    Algorithm.SIZE_LOOKUP_GREEDY: lambda tables: tables.columns * tables.pooling * log2(tables.rows + 1),
+}
+"""What each algorithm evens out, [tables]."""
+
+BASELINES: Mapping[Algorithm, Baseline] = {
+    Algorithm.RANDOM: random,
+    **{algorithm: partial(_greedy, algorithm) for algorithm in _SIZES},
+}
+"""Every baseline that needs nothing beyond the planner."""
 
 
 def _free_units(problem: Problem, fixed: Placement | None) -> IndexArray:

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from neuroshard_api.documents.request import ComputePeak
+from neuroshard_api.documents.request import Algorithm, ComputePeak
 from neuroshard_api.documents.tables import Pooling
-from neuroshard_planner.baselines.greedy import dim_greedy
+from neuroshard_planner.baselines.greedy import BASELINES
 from neuroshard_planner.plans.checks import plan_problems
 from neuroshard_planner.problem.plan_cost import device_traffic, predicted_cost, simulated_cost
 from neuroshard_planner.problem.problem import Placement, Problem
@@ -97,7 +97,7 @@ def six_tables(num_nodes: int = 1) -> Problem:
 def test_simulated_and_predicted_cost_agree_under_the_simulators_own_model(num_nodes: int) -> None:
     """A cost model without error predicts what the simulator gives, device by device, waits included."""
     problem = six_tables(num_nodes)
-    placement = dim_greedy(problem)
+    placement = BASELINES[Algorithm.DIM_GREEDY](problem)
 
     predicted = predicted_cost(problem, placement, "simulated:test")
     simulated = simulated_cost(problem, placement)
