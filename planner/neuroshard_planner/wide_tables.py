@@ -144,7 +144,7 @@ class ColumnBlocks:
                     name=table.name,
                     sharding_type=ShardingType.COLUMN_WISE,
                     kernel=parts[0].kernel,
-                    cache_load_factor=min(each for each in factors) if (factors := _factors(parts)) else None,
+                    cache_load_factor=min(filter(None, (each.cache_load_factor for each in parts)), default=None),
                     shards=shards,
                 )
             )
@@ -180,10 +180,6 @@ class ColumnBlocks:
                 "max_shards": None if most is None else most // len(blocks.widths),
             }
         )
-
-
-def _factors(parts: Sequence[TablePlacement]) -> list[float]:
-    return [each.cache_load_factor for each in parts if each.cache_load_factor is not None]
 
 
 def _limit(request: PlanRequest) -> str:

@@ -2,11 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import NamedTuple
 
 import numpy as np
 from neuroshard_api.documents.plan import DeviceMemory, Shard, TablePlacement
-from neuroshard_api.sharding.kinds import ComputeKernel, Family, ShardingType, num_row_parts, row_blocks
+from neuroshard_api.sharding.kinds import Family, ShardingType, num_row_parts, row_blocks
 from neuroshard_costs.host_tables import KERNELS, ON_DEVICE
 from neuroshard_costs.memory_ledger import MemoryLedger
 from neuroshard_costs.shards import FAMILIES
@@ -25,12 +24,11 @@ def table_placements(problem: Problem, placement: Placement) -> tuple[TablePlace
     unit = kinds.unit[placement.kinds]
     order = np.lexsort((kinds.num_columns[placement.kinds], placement.devices, unit))
     pieces: dict[int, list[_Piece]] = {}
-    hosts: dict[int, _Kernel] = {}
+    size_of: dict[int, ShardSize] = {}  # of any shard: those of a unit run with one kernel
     sizes = problem.sizes_of(placement.kinds[order])
     for owner, device, size in zip(unit[order].tolist(), placement.devices[order].tolist(), sizes, strict=True):
         pieces.setdefault(owner, []).append((device, size.num_columns, FAMILIES[size.family]))
-        if size.kernel != ON_DEVICE:
-            hosts[owner] = _Kernel(KERNELS[size.kernel], size.cache_load_factor or None)
+        size_of[owner] = size
     types = {index: _sharding_type(own, topology.devices_per_domain) for index, own in pieces.items()}
     if ShardingType.GRID in types.values():
         types = {
@@ -45,25 +43,16 @@ def table_placements(problem: Problem, placement: Placement) -> tuple[TablePlace
                 own = [(device, columns, family) for device, _, family in own]
             blocks = row_blocks(rows, num_row_parts(Family.of(types[index]), topology))
             shards = tuple(_shards(own, blocks, topology.devices_per_domain))
-            kernel = hosts.get(index, _ON_DEVICE)
+            kernel = size_of[index].kernel
             placed[table] = TablePlacement(
                 name=name,
                 sharding_type=types[index],
-                kernel=kernel.kernel,
-                cache_load_factor=kernel.cache_load_factor,
+                kernel=None if kernel == ON_DEVICE else KERNELS[kernel],
+                cache_load_factor=size_of[index].cache_load_factor or None,
                 shards=shards,
             )
     return tuple(placed[table] for table in range(len(tables)))
 
-
-class _Kernel(NamedTuple):
-    """What looks a unit up; both None where its sharding type says it."""
-
-    kernel: ComputeKernel | None
-    cache_load_factor: float | None
-
-
-_ON_DEVICE = _Kernel(None, None)
 
 _Piece = tuple[int, int, Family]
 """Device, columns and family of a placed shard."""
