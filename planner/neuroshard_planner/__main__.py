@@ -33,11 +33,11 @@ def _run(options: argparse.Namespace) -> ExitCode:
     from neuroshard_api.documents.request import PlanRequest
     from neuroshard_api.process.atomic_file import write_whole
     from neuroshard_costs.bundle import bundle_at
+    from neuroshard_costs.reuse.measured_inputs import with_measured_inputs
 
     from neuroshard_planner.errors import InfeasibleError
     from neuroshard_planner.incumbent_file import read_incumbent
     from neuroshard_planner.levers import with_levers
-    from neuroshard_planner.measured_inputs import with_measured_inputs
     from neuroshard_planner.pipeline import plan
     from neuroshard_planner.server_remedy import with_servers_priced
 

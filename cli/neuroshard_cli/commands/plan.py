@@ -117,7 +117,7 @@ def _page(found: "Plan", traffic: "Sequence[TrafficCost]") -> str:
 def _measured(requests: "Sequence[PlanRequest]", statistics: Path | None) -> "Sequence[PlanRequest]":
     """Return requests for inputs as a trainer counted them; None: as they are."""
     from neuroshard_api.documents.input_statistics import InputStatistics
-    from neuroshard_planner.measured_inputs import with_measured_inputs
+    from neuroshard_costs.reuse.measured_inputs import with_measured_inputs
 
     if statistics is None:
         return requests

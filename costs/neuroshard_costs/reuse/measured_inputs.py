@@ -6,9 +6,9 @@ import numpy as np
 from neuroshard_api.documents.input_statistics import FeatureStatistics, InputStatistics
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import Table, TableSet
-from neuroshard_costs.reuse.shard_arrays import rescaled_counts
 
-from neuroshard_planner.errors import RequestError
+from neuroshard_costs.errors import RecordsError
+from neuroshard_costs.reuse.shard_arrays import rescaled_counts
 
 LEAST_POOLING = 1e-3
 """Pooling factor of a table that no sampled batch looked up: a table set has none of 0."""
@@ -23,7 +23,7 @@ def with_measured_inputs(request: PlanRequest, statistics: InputStatistics) -> P
     tell another duplication factor from other lists.
 
     Raises:
-        RequestError: the statistics have features of none of the tables: they are of another model.
+        RecordsError: the statistics have features of none of the tables: they are of another model.
     """
     left_out = statistics.without_repeats or ()
     counted = {each.feature: each for each in statistics.features if each.feature not in left_out}
@@ -32,7 +32,7 @@ def with_measured_inputs(request: PlanRequest, statistics: InputStatistics) -> P
     names = {each.feature for each in statistics.features}
     if not known & names:
         found = ", ".join(sorted(names)[:3])
-        raise RequestError(
+        raise RecordsError(
             f"statistics: have features of no table of the request (found {found}); hint: give its trainer's"
         )
     has_histograms = any(table.reuse_histogram is not None for table in tables.tables)

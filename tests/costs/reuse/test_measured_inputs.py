@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from neuroshard_api.documents.input_statistics import FeatureStatistics
 from neuroshard_api.documents.request import PlanRequest
-from neuroshard_planner.errors import RequestError
-from neuroshard_planner.measured_inputs import with_measured_inputs
+from neuroshard_costs.errors import RecordsError
+from neuroshard_costs.reuse.measured_inputs import with_measured_inputs
 from support.builders import request, table, table_set
 from support.planner.searches import planned
 from support.trainer.training_builders import input_statistics
@@ -85,5 +85,5 @@ def test_counted_reuse_is_rescaled_to_the_batch_of_the_set() -> None:
 
 def test_statistics_of_another_model_are_refused() -> None:
     """The error names features that were found."""
-    with pytest.raises(RequestError, match=r"statistics: have features of no table of the request \(found other\)"):
+    with pytest.raises(RecordsError, match=r"statistics: have features of no table of the request \(found other\)"):
         measured(request(table("user")), counted("other"))
