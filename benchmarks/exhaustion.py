@@ -5,9 +5,9 @@ from itertools import combinations_with_replacement, product
 import numpy as np
 from neuroshard_api.sharding.kinds import Family, ShardingType
 from neuroshard_costs.shards import FAMILIES
+from neuroshard_costs.step_cost import NUM_LEVELS, TIMES, TRAFFIC
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.shard_kinds import ShardSize
-from neuroshard_planner.problem.step_cost import NUM_LEVELS, TIMES, TRAFFIC
 
 QUAD = 4
 AT_ONCE = 20_000

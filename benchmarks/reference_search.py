@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 from neuroshard_api.documents.tables import DIM_MULTIPLE
 from neuroshard_costs.shards import FloatArray, IndexArray
+from neuroshard_costs.step_cost import Collective
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.shard_kinds import ShardSize
-from neuroshard_planner.problem.step_cost import Collective
 
 BEAM_WIDTH = 3
 MAX_LEVELS = 10

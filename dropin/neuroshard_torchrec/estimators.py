@@ -13,9 +13,9 @@ import torch
 from neuroshard_api.sharding.kinds import ComputeKernel, Family, ShardingType
 from neuroshard_costs.exchanges import Exchange
 from neuroshard_costs.shards import DATA_TYPES, FAMILIES, FloatArray, IndexArray, ShardArrays
+from neuroshard_costs.step_cost import BACKWARD, FORWARD, Collective
 from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.problem.shard_kinds import ShardSize
-from neuroshard_planner.problem.step_cost import BACKWARD, FORWARD, Collective
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
 from torchrec.distributed.planner.shard_estimators import EmbeddingPerfEstimator

@@ -17,6 +17,7 @@ from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.sharding.collectives import CollectiveKind
 from neuroshard_api.sharding.kinds import Family
 from neuroshard_costs.deduplication import looked_up
+from neuroshard_costs.step_cost import Collective, StepCost, sent_exchange
 
 from neuroshard_planner.choices.device_groups import average_ms
 from neuroshard_planner.choices.trials import Trials, cheaper_ms, exchange_refusal, gain_text, least_gain
@@ -24,7 +25,6 @@ from neuroshard_planner.plans.same_placement import cheaper_placement
 from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.plan_cost import device_traffic, predicted_cost
 from neuroshard_planner.problem.problem import Problem
-from neuroshard_planner.problem.step_cost import Collective, StepCost, sent_exchange
 
 _PERCENT = 100
 

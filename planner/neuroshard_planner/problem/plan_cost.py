@@ -11,9 +11,9 @@ from neuroshard_api.sharding.kinds import Family
 from neuroshard_costs.exchanges import encoded_exchange
 from neuroshard_costs.shards import BYTES_PER_ELEMENT, FloatArray
 from neuroshard_costs.simulator.device import DeviceSimulator
+from neuroshard_costs.step_cost import FORWARD, Collective, StepCost, added_calls_ms
 
 from neuroshard_planner.problem.problem import Placement, Problem
-from neuroshard_planner.problem.step_cost import FORWARD, Collective, StepCost, added_calls_ms
 
 KINDS = {
     Collective.INDICES: (CollectiveKind.INDICES, None),

@@ -8,23 +8,23 @@ from itertools import chain
 import numpy as np
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.sharding.kinds import ShardingType, num_row_parts
+from neuroshard_costs.cuts import Cuts
 from neuroshard_costs.deduplication import looked_up
 from neuroshard_costs.host_tables import ON_DEVICE, HostTables
 from neuroshard_costs.networks import on_grid
 from neuroshard_costs.shards import COLUMNS, FAMILIES, REPLICATED, ROWS, FloatArray, IndexArray, ShardArrays
-
-from neuroshard_planner.problem.cost_model import CostModel
-from neuroshard_planner.problem.counted_memory import memory_ledger
-from neuroshard_planner.problem.cuts import Cuts
-from neuroshard_planner.problem.shard_kinds import ShardKinds, ShardSize
-from neuroshard_planner.problem.sharding_choice import default_types, host_choices, sharding_types
-from neuroshard_planner.problem.step_cost import (
+from neuroshard_costs.step_cost import (
     NUM_LEVELS,
     TIMES,
     TRAFFIC,
     Collective,
     StepCost,
 )
+
+from neuroshard_planner.problem.cost_model import CostModel
+from neuroshard_planner.problem.counted_memory import memory_ledger
+from neuroshard_planner.problem.shard_kinds import ShardKinds, ShardSize
+from neuroshard_planner.problem.sharding_choice import default_types, host_choices, sharding_types
 from neuroshard_planner.problem.tuning import SearchTuning
 from neuroshard_planner.problem.units import BoolArray, Unit, allowed_devices, placed_units, resolve_units
 

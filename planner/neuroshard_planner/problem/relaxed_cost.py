@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 from neuroshard_costs.shards import COLUMNS, NODE_ROWS, REPLICATED, ROWS, FloatArray
+from neuroshard_costs.step_cost import Collective, CollectiveCurve
 
 from neuroshard_planner.problem.problem import Problem
-from neuroshard_planner.problem.step_cost import Collective, CollectiveCurve
 
 _MARGIN = 1e-9  # that keeps two loads apart
 COLLECTIVES = {

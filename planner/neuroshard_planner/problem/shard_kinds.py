@@ -5,9 +5,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from neuroshard_costs.host_tables import ON_DEVICE
 from neuroshard_costs.shards import COLUMNS, FloatArray, IndexArray
+from neuroshard_costs.step_cost import Collective
 from numpy.typing import NDArray
-
-from neuroshard_planner.problem.step_cost import Collective
 
 
 class ShardSize(NamedTuple):

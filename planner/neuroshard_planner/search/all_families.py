@@ -14,9 +14,9 @@ from itertools import chain
 import numpy as np
 from neuroshard_costs.arithmetic import weighted_sum
 from neuroshard_costs.shards import COLUMNS, FAMILIES, NODE_ROWS, FloatArray, IndexArray
+from neuroshard_costs.step_cost import TIMES, TRAFFIC, Collective
 
 from neuroshard_planner.problem.problem import Placement, Problem
-from neuroshard_planner.problem.step_cost import TIMES, TRAFFIC, Collective
 from neuroshard_planner.search.assignments import (
     Assignment,
     Assignments,

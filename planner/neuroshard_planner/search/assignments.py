@@ -18,10 +18,10 @@ import numpy as np
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.arithmetic import weighted_sum
 from neuroshard_costs.shards import COLUMNS, FloatArray, IndexArray
+from neuroshard_costs.step_cost import NUM_LEVELS, TIMES, TRAFFIC, Collective
 from numpy.typing import NDArray
 
 from neuroshard_planner.problem.problem import Placement, Problem
-from neuroshard_planner.problem.step_cost import NUM_LEVELS, TIMES, TRAFFIC, Collective
 from neuroshard_planner.search.bounds import Families, first_least
 from neuroshard_planner.search.estimator import MEMORY, reference_prices
 from neuroshard_planner.search.options import Form, Forms, OptionTable, PlacedOption, with_options

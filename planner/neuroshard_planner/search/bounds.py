@@ -36,11 +36,11 @@ from neuroshard_api.documents.tables import DIM_MULTIPLE
 from neuroshard_api.sharding.kinds import Family, num_row_parts
 from neuroshard_costs.arithmetic import weighted_sum
 from neuroshard_costs.shards import COLUMNS, FAMILIES, NODE_ROWS, REPLICATED, ROWS, FloatArray, IndexArray
+from neuroshard_costs.step_cost import NUM_LEVELS, TIMES, TRAFFIC, Collective
 
 from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.problem.relaxed_cost import COLLECTIVES, RelaxedCost, TrafficLimits
 from neuroshard_planner.problem.shard_kinds import ShardSize
-from neuroshard_planner.problem.step_cost import NUM_LEVELS, TIMES, TRAFFIC, Collective
 from neuroshard_planner.problem.units import BoolArray, Unit
 
 ROUNDING = 1e-5  # relative; the networks round their inputs to 2^-24

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from neuroshard_costs.arithmetic import weighted_sum
 from neuroshard_costs.shards import FloatArray, IndexArray
+from neuroshard_costs.step_cost import NUM_LEVELS, TIMES
 from numpy.typing import NDArray
 
 from neuroshard_planner.problem.problem import Placement, Problem
-from neuroshard_planner.problem.step_cost import NUM_LEVELS, TIMES
 from neuroshard_planner.search.estimator import MEMORY, Traits
 from neuroshard_planner.search.local_search import State, bounding_devices, peak_prices
 from neuroshard_planner.search.options import Forms, PlacedOption, with_options

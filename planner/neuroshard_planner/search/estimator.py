@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 from neuroshard_costs.arithmetic import ordered_product
 from neuroshard_costs.shards import FloatArray, IndexArray
+from neuroshard_costs.step_cost import NUM_LEVELS, TIMES, TRAFFIC, Collective
 
 from neuroshard_planner.problem.problem import Placement, Problem
-from neuroshard_planner.problem.step_cost import NUM_LEVELS, TIMES, TRAFFIC, Collective
 from neuroshard_planner.search.options import Forms
 
 MEMORY = NUM_LEVELS

@@ -22,12 +22,12 @@ from neuroshard_costs.arithmetic import weighted_sum
 from neuroshard_costs.host_tables import CACHED
 from neuroshard_costs.reuse.cached_rows import KEPT_BATCHES
 from neuroshard_costs.shards import COLUMNS, FloatArray, IndexArray
+from neuroshard_costs.step_cost import NUM_LEVELS, TIMES
 
 from neuroshard_planner.problem.counted_memory import memory_ledger
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.shard_kinds import ShardSize
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
-from neuroshard_planner.problem.step_cost import NUM_LEVELS, TIMES
 from neuroshard_planner.search.by_columns import Found
 from neuroshard_planner.search.estimator import MEMORY, Traits, reference_prices, tangent
 from neuroshard_planner.search.local_search import LocalSearch

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from neuroshard_costs.shards import FloatArray, IndexArray
+from neuroshard_costs.step_cost import Collective
 from numpy.typing import NDArray
 
 from neuroshard_planner.problem.problem import Placement, Problem
-from neuroshard_planner.problem.step_cost import Collective
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

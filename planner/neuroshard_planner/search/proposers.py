@@ -17,9 +17,9 @@ from itertools import product
 import numpy as np
 from neuroshard_costs.arithmetic import weighted_sum
 from neuroshard_costs.shards import FloatArray, IndexArray
+from neuroshard_costs.step_cost import Collective
 
 from neuroshard_planner.problem.problem import PROBES_PER_EVALUATION, Placement, Problem
-from neuroshard_planner.problem.step_cost import Collective
 from neuroshard_planner.search.estimator import mean_sums, most_promising
 from neuroshard_planner.search.local_search import LocalSearch, State, bounding_devices
 from neuroshard_planner.search.options import OptionTable

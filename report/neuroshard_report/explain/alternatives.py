@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.shards import FloatArray, IndexArray
+from neuroshard_costs.step_cost import TIMES, TRAFFIC
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.shard_kinds import ShardSize
-from neuroshard_planner.problem.step_cost import TIMES, TRAFFIC
 from neuroshard_planner.problem.units import BoolArray
 from neuroshard_planner.search.options import Forms, PlacedOption, even_widths
 

@@ -11,13 +11,13 @@ from neuroshard_api.documents.tables import Table
 from neuroshard_api.sharding.collectives import CollectiveKind
 from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType
 from neuroshard_costs.deduplication import product_saved_ms
+from neuroshard_costs.step_cost import added_calls_ms
 from neuroshard_planner.errors import RequestError
 from neuroshard_planner.planning import searched
 from neuroshard_planner.plans.checks import plan_problems
 from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.plan_cost import predicted_cost
 from neuroshard_planner.problem.problem import Problem
-from neuroshard_planner.problem.step_cost import added_calls_ms
 from neuroshard_report.explain.table import explain_table
 from support import builders
 from support.planner.exact_costs import ExactCosts

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from neuroshard_api.documents.request import Algorithm, ComputePeak
 from neuroshard_api.documents.tables import Pooling
+from neuroshard_costs.step_cost import Collective
 from neuroshard_planner.baselines.greedy import BASELINES
 from neuroshard_planner.plans.checks import plan_problems
 from neuroshard_planner.problem.plan_cost import device_traffic, predicted_cost, simulated_cost
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.shard_kinds import ShardSize
-from neuroshard_planner.problem.step_cost import Collective
 from support.builders import request, table, tables, topology
 from support.planner.exact_costs import ExactCosts
 from support.planner.searches import placed, planned, problem_of

@@ -20,9 +20,9 @@ from neuroshard_api.documents.request import (
 )
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.bundle import CostBundle, bundled_bundle
+from neuroshard_costs.step_cost import Collective
 from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
-from neuroshard_planner.problem.step_cost import Collective
 from neuroshard_planner.search.bounds import ROUNDING, FamilyBounds
 from support.builders import request, table, tables, topology
 from support.depth import generated

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from neuroshard_api.documents.presets import preset
 from neuroshard_api.documents.request import Constraints, Pipeline, PlanRequest, TableConstraints
 from neuroshard_costs.bundle import bundled_bundle
+from neuroshard_costs.step_cost import TRAFFIC, Collective
 from neuroshard_planner.problem.problem import Placement, Problem
-from neuroshard_planner.problem.step_cost import TRAFFIC, Collective
 from neuroshard_planner.search.estimator import tangent
 from neuroshard_planner.search.local_search import LocalSearch, State, merged
 from support.builders import request, table, tables, topology

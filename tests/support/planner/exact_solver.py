@@ -12,9 +12,9 @@ import numpy as np
 from neuroshard_api.documents.request import Pipeline
 from neuroshard_api.documents.tables import DIM_MULTIPLE
 from neuroshard_costs.shards import IndexArray
+from neuroshard_costs.step_cost import Collective
 from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.problem.shard_kinds import ShardSize
-from neuroshard_planner.problem.step_cost import Collective
 from ortools.sat.python import cp_model
 
 PICOSECONDS_PER_MS = 1e9

@@ -10,6 +10,7 @@ import numpy as np
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import Optimizer
 from neuroshard_api.sharding.kinds import num_row_parts
+
 from neuroshard_costs.deduplication import sent_shares
 from neuroshard_costs.exchanges import index_bytes, lookup_bytes
 from neuroshard_costs.reuse.row_parts import fullest_part, hottest_row_lookups
@@ -26,8 +27,7 @@ from neuroshard_costs.shards import (
     IndexArray,
     ShardArrays,
 )
-
-from neuroshard_planner.problem.step_cost import Collective
+from neuroshard_costs.step_cost import Collective
 
 
 class Cuts:

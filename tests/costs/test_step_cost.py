@@ -13,7 +13,7 @@ from neuroshard_api.documents.tables import DataType, Pooling
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_costs.exchanges import index_bytes, index_exchange, least_index_bytes, pooled_exchange
 from neuroshard_costs.shards import FloatArray
-from neuroshard_planner.problem.step_cost import NUM_LEVELS, Collective, StepCost, exchange_of_indices
+from neuroshard_costs.step_cost import NUM_LEVELS, Collective, StepCost, exchange_of_indices
 from neuroshard_planner.workload_store import read_workload
 from support.builders import device_type, request, table, tables, topology
 from support.depth import generated

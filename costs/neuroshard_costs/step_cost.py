@@ -28,6 +28,7 @@ from typing import Self
 import numpy as np
 from neuroshard_api.documents.request import ComputePeak, Pipeline, PlanRequest
 from neuroshard_api.sharding.kinds import Family
+
 from neuroshard_costs.arithmetic import geometric, weighted_sum
 from neuroshard_costs.deduplication import expansion_ms, num_added_calls, sent_shares
 from neuroshard_costs.exchanges import (
