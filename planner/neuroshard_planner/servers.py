@@ -43,9 +43,9 @@ from neuroshard_planner.problem.counted_memory import memory_ledger
 from neuroshard_planner.problem.plan_cost import predicted_cost
 from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.search.migration import Incumbent
+from neuroshard_planner.searches import Search, remembered
 from neuroshard_planner.whole_step import whole_step, with_whole_step
 
-Search = Callable[[PlanRequest], Plan]
 NearSearch = Callable[[PlanRequest, Incumbent | None], Plan]
 MOST_SEARCHED = 4
 """Sets of tables that are searched where one fits already."""
@@ -324,7 +324,8 @@ class _Split:
         self._of_servers = of_servers
         self._costs = costs
         self._incumbent = incumbent
-        self._plans: dict[frozenset[str], Plan | InfeasibleError] = {}
+        self.plan = remembered(self._planned)
+        """Returns the plan with these tables on servers. Raises InfeasibleError."""
         self._served: dict[frozenset[str], ServedTables] = {}
 
     @property
@@ -344,18 +345,6 @@ class _Split:
         except InfeasibleError:
             return False
         return True
-
-    def plan(self, names: frozenset[str]) -> Plan:
-        """Return the plan with these tables on servers. Raises InfeasibleError."""
-        if names not in self._plans:
-            try:
-                self._plans[names] = self._planned(names)
-            except InfeasibleError as error:
-                self._plans[names] = error
-        found = self._plans[names]
-        if isinstance(found, InfeasibleError):
-            raise found
-        return found
 
     def bound_ms(self, names: frozenset[str]) -> float:
         """Return a cost that no plan with these tables on servers is seen to go below. Raises PlannerError."""
