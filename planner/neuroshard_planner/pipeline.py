@@ -10,6 +10,7 @@ before that, are taken where nothing fits otherwise.
 """
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import Algorithm, PlanRequest
@@ -17,7 +18,6 @@ from neuroshard_dense.replicated import with_replicated_cost
 
 from neuroshard_planner import planning
 from neuroshard_planner.choices.batch_size import plan_of_best_batch
-from neuroshard_planner.choices.choice import Choice
 from neuroshard_planner.choices.dense_layout import DenseLayoutChoice
 from neuroshard_planner.choices.device_groups import DeviceGroups
 from neuroshard_planner.choices.gradient_types import GradientTypes, refuse_sharded_only
@@ -34,6 +34,16 @@ from neuroshard_planner.search.migration import Incumbent
 from neuroshard_planner.search_state import Watch
 from neuroshard_planner.servers import plan_with_servers
 from neuroshard_planner.whole_step import with_whole_step
+
+
+class Choice(Protocol):
+    """A respect in which a request permits more than one form of its plan."""
+
+    def decided(self, best: Plan) -> Plan:
+        """Return the best plan so far, or a better one of another form; its request is of that form."""
+
+    def written(self, plan: Plan) -> Plan:
+        """Return the final plan with what was decided."""
 
 
 def plan(

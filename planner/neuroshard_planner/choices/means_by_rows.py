@@ -130,7 +130,7 @@ class _Ways:
 
     def _tried(self, chosen: frozenset[int], known_ms: float) -> Plan | None:
         """Return the plan of a choice that costs less than is known. None: there is none."""
-        request = _by_rows(self._request, self._collections, chosen)
+        request = with_rows(self._request, [self._collections[position] for position in sorted(chosen)])
         try:
             if _bound_ms(request, self._costs) >= known_ms:
                 return None
@@ -140,10 +140,6 @@ class _Ways:
         return found if priced_ms(found) < known_ms else None
 
 
-def _by_rows(request: PlanRequest, collections: Sequence[Rows], chosen: frozenset[int]) -> PlanRequest:
-    return with_rows(request, [collections[position] for position in sorted(chosen)])
-
-
 def _bound_ms(request: PlanRequest, costs: CostModel) -> float:
     return FamilyBounds(Problem(request, costs)).least_ms
 
@@ -151,7 +147,6 @@ def _bound_ms(request: PlanRequest, costs: CostModel) -> float:
 def _bounds_ms(request: PlanRequest, collections: Sequence[Rows], costs: CostModel) -> Iterator[float]:
     """Yield the bound of each choice that does not contradict the constraints; all by columns raises RequestError."""
     yield _bound_ms(request, costs)
-    count = len(collections)
-    for chosen in chain.from_iterable(combinations(range(count), size) for size in range(1, count + 1)):
+    for chosen in chain.from_iterable(combinations(collections, size + 1) for size in range(len(collections))):
         with suppress(RequestError):
-            yield _bound_ms(_by_rows(request, collections, frozenset(chosen)), costs)
+            yield _bound_ms(with_rows(request, chosen), costs)

@@ -242,11 +242,6 @@ class GoingBack:
         self._left = MOST_PRICED
 
     @property
-    def found_ms(self) -> float:
-        """Cost of the placement with the types found."""
-        return self._cost_ms(self._is_back)
-
-    @property
     def own_ms(self) -> float:
         """Cost of the placement with all tables in their own types."""
         return self._cost_ms(np.ones_like(self._is_back))

@@ -7,7 +7,6 @@ import numpy as np
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.process.sizes import format_bytes, rounded_up
 from neuroshard_api.sharding.kinds import ShardingType
-from neuroshard_costs.memory_ledger import MemoryLedger
 from neuroshard_costs.shards import REPLICATED, IndexArray
 
 from neuroshard_planner.errors import InfeasibleError, RequestError
@@ -137,7 +136,8 @@ def _host_remedy(request: PlanRequest) -> str:
 def _cause(request: PlanRequest, packing: Packing, copy_bytes: Mapping[int, int]) -> str:
     tables = request.tables.tables
     ledger = memory_ledger(request)
-    of_device = _of_device(ledger)
+    fixed = f"{_size(ledger.fixed_bytes)} of reserve, dense part and received embeddings"
+    of_device = f"{_size(ledger.capacity_bytes)} less {fixed}"
     if packing.capacity_bytes <= 0:
         return f"no memory is left for shards on any device: {of_device}"
     offered = f"{_size(ledger.shard_capacity_bytes)} for shards ({of_device})"
@@ -180,11 +180,6 @@ def _cause(request: PlanRequest, packing: Packing, copy_bytes: Mapping[int, int]
         f"the tables need {_size(total)} of {_size(room)}, but no placement of them was found under the constraints; "
         f"the largest table is {which}, a device offers {offered}"
     )
-
-
-def _of_device(ledger: MemoryLedger) -> str:
-    fixed = f"{_size(ledger.fixed_bytes)} of reserve, dense part and received embeddings"
-    return f"{_size(ledger.capacity_bytes)} less {fixed}"
 
 
 def _remedy(request: PlanRequest, packing: Packing, *, where: str = "") -> str:
