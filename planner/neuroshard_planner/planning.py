@@ -87,10 +87,11 @@ def searched(
     bounds = FamilyBounds(problem)
     bound_ms = bounds.least_ms
     if watch is not None:
-        problem.watched = Watched(problem, watch, bound_ms=bound_ms, most_work=_most_work(problem)).priced
+        most_work = _budget(problem) * (2 if _is_mixed(problem) else 1)  # hardly exceeded: by columns, and of all types
+        problem.watched = Watched(problem, watch, bound_ms=bound_ms, most_work=most_work).priced
     result = find(problem, baselines=baselines, bounds=bounds, starts=() if migration is None else migration.start)
     if migration is not None and request.algorithm is Algorithm.NEUROSHARD:
-        work = int(problem.tuning.phase_share * (request.search.work_budget or _default_budget(problem)))
+        work = int(problem.tuning.phase_share * _budget(problem))
         result = replace(result, placement=migration.nearest(result.placement, work_budget=work))
     if problem.kinds.family[result.placement.kinds].any():
         single_ms = single_unit_bound_ms(problem)
@@ -246,15 +247,14 @@ def _found(
     problem: Problem, *, baselines: Attempts, bounds: FamilyBounds, starts: Sequence[Placement] = ()
 ) -> Found | None:
     """Return the result of the neural search. None: nothing fits. See `find`."""
-    request, result = problem.request, None
+    result: Found | None = None
     if not any(choice.is_bound for choice in problem.host_choices):
         # The search by columns starts from whole tables, also of those that may not be.
         whole = attempts(problem, is_bound=False) if bound_to_convert(problem) else baselines
         known = [*_placed(whole).values(), *starts] if problem.tuning.has_baseline_starts else list(starts)
         result = _in_device_memory(problem, starts=known, bounds=bounds)
     if any(choice.kernels for choice in problem.host_choices):
-        budget = request.search.work_budget or _default_budget(problem)
-        result = hosted(problem, result, solve=_in_device_memory, work_budget=budget)
+        result = hosted(problem, result, solve=_in_device_memory, work_budget=_budget(problem))
     return result
 
 
@@ -274,20 +274,15 @@ def _in_device_memory(
             _require_by_columns(problem)
         return _by_columns(problem, starts).run(bound_ms=0.0 if bounds is None else bounds.least_ms)
     bounds = bounds or FamilyBounds(problem)
-    budget = problem.request.search.work_budget or _default_budget(problem)
-    return mixed(problem, bounds, columns=_by_columns(problem, starts), work_budget=budget)
+    return mixed(problem, bounds, columns=_by_columns(problem, starts), work_budget=_budget(problem))
 
 
 def _by_columns(problem: Problem, starts: Sequence[Placement]) -> IteratedSearch:
     """Return the search of placements by columns alone."""
+    is_small = not problem.request.search.work_budget and _budget_by_units(problem) <= _least_budget(problem)
+    most_rounds = problem.tuning.most_rounds if is_small else 0
     # What the bound took is not a search: on wide tables it would leave nothing of the budget.
-    named = problem.request.search.work_budget
-    return IteratedSearch(
-        problem,
-        starts,
-        work_budget=named or _default_budget(problem),
-        most_rounds=problem.tuning.most_rounds if not named and _is_small(problem) else 0,
-    )
+    return IteratedSearch(problem, starts, work_budget=_budget(problem), most_rounds=most_rounds)
 
 
 def _is_mixed(problem: Problem) -> bool:
@@ -305,19 +300,9 @@ def attempts(problem: Problem, *, is_bound: bool = True) -> Attempts:
     return {algorithm: _attempt(problem, algorithm, is_bound=is_bound) for algorithm in BASELINES}
 
 
-def _default_budget(problem: Problem) -> int:
-    return max(_least_budget(problem), _budget_by_units(problem))
-
-
-def _most_work(problem: Problem) -> int:
-    """Return the work that a search of a problem hardly exceeds: a budget by columns, and one of all families."""
-    budget = problem.request.search.work_budget or _default_budget(problem)
-    return budget * (2 if _is_mixed(problem) else 1)
-
-
-def _is_small(problem: Problem) -> bool:
-    """Return whether a set has the least budget, whatever its units."""
-    return _budget_by_units(problem) <= _least_budget(problem)
+def _budget(problem: Problem) -> int:
+    """Return the work that the request names, or else that of a set of this size."""
+    return problem.request.search.work_budget or max(_least_budget(problem), _budget_by_units(problem))
 
 
 def _least_budget(problem: Problem) -> int:
