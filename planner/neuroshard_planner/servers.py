@@ -16,7 +16,6 @@ from neuroshard_api.documents.dense_layout import DenseChoices, DensePolicy
 from neuroshard_api.documents.plan import (
     BaselineCost,
     IncumbentPlan,
-    MovedTable,
     Plan,
     ServedTables,
     TablePlacement,
@@ -35,7 +34,7 @@ from neuroshard_costs.shards import BYTES_PER_ELEMENT
 from neuroshard_planner.choices.means_by_rows import bound_of_choices_ms
 from neuroshard_planner.choices.trials import cheaper_ms
 from neuroshard_planner.errors import InfeasibleError, PlannerError
-from neuroshard_planner.plans.moved_bytes import priced_ms, received_bytes
+from neuroshard_planner.plans.moved_bytes import moved_tables, priced_ms
 from neuroshard_planner.plans.same_placement import bounded
 from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.cost_model import CostModel
@@ -405,38 +404,27 @@ class _Split:
                 step = whole_step(problem.request, before.tables, embedding_ms=cost.total_ms, costs=self._costs)
             total_ms += servers.total_ms - hidden_ms(cost, servers, step)
             fits = fits and priced.fits(own)
-        first = self._request.topology.num_devices
         earlier, later = (
-            _all_places(tables, served, first)
+            self._all_places(tables, served)
             for tables, served in (
                 (before.tables, before.served),
                 (plan.tables, () if plan.servers is None else plan.servers.tables),
             )
         )
-        moved = [
-            (
-                table.name,
-                round(
-                    sum(received_bytes(earlier[table.name], later[table.name], table, request=plan.request).values())
-                ),
-            )
-            for table in self._request.tables.tables
-        ]
         return IncumbentPlan(
             plan_sha256=before.plan_sha256,
             total_ms=total_ms,
             fits=fits,
             price_ms_per_gib=before.price_ms_per_gib,
-            moved=tuple(MovedTable(name=name, num_bytes=num_bytes) for name, num_bytes in moved if num_bytes),
+            moved=moved_tables(earlier, later, self._request),
         )
 
-
-def _all_places(
-    tables: Sequence[TablePlacement], served: Sequence[TablePlacement], num_devices: int
-) -> dict[str, TablePlacement]:
-    """Return the tables by name, processes of servers numbered after the devices."""
-    found = {each.name: each for each in tables}
-    for each in served:
-        shards = tuple(shard.model_copy(update={"device": shard.device + num_devices}) for shard in each.shards)
-        found[each.name] = each.model_copy(update={"shards": shards})
-    return found
+    def _all_places(
+        self, tables: Sequence[TablePlacement], served: Sequence[TablePlacement]
+    ) -> Sequence[TablePlacement]:
+        """Return all tables in the request's order, processes of servers numbered after the devices."""
+        first, found = self._request.topology.num_devices, {each.name: each for each in tables}
+        for each in served:
+            shards = tuple(shard.model_copy(update={"device": shard.device + first}) for shard in each.shards)
+            found[each.name] = each.model_copy(update={"shards": shards})
+        return [found[table.name] for table in self._request.tables.tables]

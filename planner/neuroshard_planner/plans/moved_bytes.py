@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from neuroshard_api.documents.plan import Plan, Shard, TablePlacement
+from neuroshard_api.documents.plan import MovedTable, Plan, Shard, TablePlacement
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import Table
 from neuroshard_costs.shards import BYTES_PER_ELEMENT, state_row_bytes
@@ -22,6 +22,14 @@ def moved_bytes(
         round(sum(_moved(shard, old.shards, table, request) for shard in new.shards))
         for table, old, new in zip(request.tables.tables, before, after, strict=True)
     )
+
+
+def moved_tables(
+    before: Sequence[TablePlacement], after: Sequence[TablePlacement], request: PlanRequest
+) -> tuple[MovedTable, ...]:
+    """Return the tables that move, with their `moved_bytes`."""
+    sizes = zip(request.tables.tables, moved_bytes(before, after, request), strict=True)
+    return tuple(MovedTable(name=table.name, num_bytes=num_bytes) for table, num_bytes in sizes if num_bytes)
 
 
 def received_bytes(

@@ -8,13 +8,13 @@ has it, the largest moves first, unless that costs more than the search's tolera
 from dataclasses import dataclass, replace
 
 import numpy as np
-from neuroshard_api.documents.plan import IncumbentPlan, MovedTable, TablePlacement
+from neuroshard_api.documents.plan import IncumbentPlan, TablePlacement
 from neuroshard_api.process.hints import without_hint
 from neuroshard_costs.shards import FloatArray
 
 from neuroshard_planner.errors import RequestError
 from neuroshard_planner.plans.checks import table_problems, unit_problems
-from neuroshard_planner.plans.moved_bytes import move_price_ms, moved_bytes
+from neuroshard_planner.plans.moved_bytes import move_price_ms, moved_bytes, moved_tables
 from neuroshard_planner.plans.tables import placement_of, table_placements
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.units import BoolArray
@@ -108,17 +108,12 @@ class Migration:
     def written_down(self, tables: tuple[TablePlacement, ...]) -> IncumbentPlan:
         """Return the incumbent's cost under the request, and the moves of these tables."""
         (total_ms,) = self._problem.total_ms([self._before])
-        moved = moved_bytes(self._incumbent.tables, tables, self._problem.request)
         return IncumbentPlan(
             plan_sha256=self._incumbent.plan_sha256,
             total_ms=float(total_ms),
             fits=self._answers,
             price_ms_per_gib=self._incumbent.price_ms_per_gib,
-            moved=tuple(
-                MovedTable(name=table.name, num_bytes=num_bytes)
-                for table, num_bytes in zip(tables, moved, strict=True)
-                if num_bytes
-            ),
+            moved=moved_tables(self._incumbent.tables, tables, self._problem.request),
         )
 
     def _returned(self, placement: Placement, moved: FloatArray, limit: float, *, until: int) -> Placement:
