@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from neuroshard_dense.choice import Point, PricedOption, best
-from neuroshard_dense.frontier import frontier
-from neuroshard_dense.limit_search import limits
+from neuroshard_dense.frontier import frontier, limits
 from neuroshard_dense.sums import MAX_POINTS, Sums, unbeaten
 from numpy.typing import NDArray
 
