@@ -1,7 +1,7 @@
 """Parquet files of clustered samples: list columns plain, so that zstd finds repeated lists. Sorts nothing.
 
-Lists of ids may then be kept once for the samples next to each other that share them. Those of integers are then packed
-as differences, which takes less room and half the time to decode; where lists share parts, plain ones are smaller.
+Lists of ids may then be kept once for the samples next to each other that share them. Numbers are then packed, integers
+as differences and floats byte by byte, which mostly takes less room and half the time to decode; a trial tells where.
 
 Codes of a dictionary hide repeated lists from the compressor; columns of single values keep their dictionary, which
 pyarrow leaves for plain values where it grows too large.
@@ -21,10 +21,12 @@ if TYPE_CHECKING:
 ROW_GROUP_BYTES = 64 * 2**20
 """Row groups of wide rows end here, so that the memory of writing has a limit."""
 ZSTD_LEVEL = 3
-PACKED = "DELTA_BINARY_PACKED"
-"""Parquet's encoding of integers by their differences, in as many bits as those need."""
-PACKED_SIZE = 1.1
-"""Bytes over those of plain lists, up to which lists are packed: they are decoded in half the time."""
+DIFFERENCES, BY_BYTE = "DELTA_BINARY_PACKED", "BYTE_STREAM_SPLIT"
+"""Parquet's encodings of integers by their differences, in as many bits as those need, and of floats by their first
+bytes, then their second ones, and so on."""
+PACKED_SIZE = 1.25
+"""Bytes over those of plain lists, up to which lists are packed: where they share parts, which zstd finds, plain ones
+are much smaller."""
 
 
 def write_clustered(
@@ -118,18 +120,24 @@ def _are_equal(one: "pa.Table", other: "pa.Table") -> bool:
 
 
 def _packed(rows: "pa.Table") -> Mapping[str, str]:
-    """Return the encoding PACKED of the lists of integers that it keeps small, by Parquet's path of their values."""
-    lists = [field.name for field in rows.schema if _is_list_of_integers(field.type)]
-    plain = _bytes_by_path(rows.select(lists), {})
-    packed = _bytes_by_path(rows.select(lists), dict.fromkeys(plain, PACKED))
-    return {path: PACKED for path, size in packed.items() if size <= PACKED_SIZE * plain[path]}
+    """Return the encodings of the columns of numbers that packing keeps small, by Parquet's paths of their values."""
+    found = {field.name: _packing(field.type) for field in rows.schema}
+    numbers = rows.select([name for name, encoding in found.items() if encoding is not None])
+    usual = _bytes_by_path(numbers, {})
+    encodings = {path: found[name] or "" for path, name in zip(usual, numbers.column_names, strict=True)}
+    sizes = _bytes_by_path(numbers, encodings)
+    limits = {path: usual[path] * (1.0 if path in found else PACKED_SIZE) for path in usual}
+    return {path: encoding for path, encoding in encodings.items() if sizes[path] <= limits[path]}
 
 
-def _is_list_of_integers(kind: "pa.DataType") -> bool:
+def _packing(kind: "pa.DataType") -> str | None:
+    """Return the packing of numbers, of times, and of lists of them. None: a type has other values."""
     import pyarrow as pa  # noqa: PLC0415 - only where Parquet is written
 
-    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
-    return bool(is_list and pa.types.is_integer(kind.value_type))
+    inner = kind.value_type if pa.types.is_list(kind) or pa.types.is_large_list(kind) else kind
+    if pa.types.is_integer(inner) or pa.types.is_timestamp(inner):
+        return DIFFERENCES
+    return BY_BYTE if pa.types.is_float32(inner) or pa.types.is_float64(inner) else None
 
 
 def _bytes_by_path(rows: "pa.Table", encodings: Mapping[str, str]) -> Mapping[str, int]:
@@ -148,16 +156,17 @@ def _bytes_by_path(rows: "pa.Table", encodings: Mapping[str, str]) -> Mapping[st
 def _writer(
     file: "BinaryIO | pa.NativeFile", schema: "pa.Schema", encodings: Mapping[str, str] | None = None
 ) -> "parquet.ParquetWriter":
-    """Return a writer; ``encodings`` are those of columns of lists, by the paths of their values."""
+    """Return a writer; ``encodings`` are of columns that are neither plain nor a dictionary, by paths of values."""
     import pyarrow as pa  # noqa: PLC0415 - only where Parquet is written
     from pyarrow import parquet  # noqa: PLC0415 - the same
 
-    single = [field.name for field in schema if not pa.types.is_nested(field.type)]
+    encodings = encodings or {}
+    single = [field.name for field in schema if not pa.types.is_nested(field.type) and field.name not in encodings]
     return parquet.ParquetWriter(
         file,
         schema,
         use_dictionary=single,
         compression="zstd",
         compression_level=ZSTD_LEVEL,
-        column_encoding=dict(encodings or {}) or None,
+        column_encoding=dict(encodings) or None,
     )

@@ -134,7 +134,7 @@ def test_lists_are_plain_and_sizes_are_reported(tmp_path: Path) -> None:
     """Dictionary codes hide repeated lists from zstd; a session's lists together take less."""
     samples = [(time % 50, time, [time % 50 * 40 + place for place in range(40)]) for time in range(2000)]
     path = session_file(tmp_path / "a.parquet", samples)
-    report = clustered([path], tmp_path / "out", window="10000", row_group_rows=1000)
+    report = clustered([path], tmp_path / "out", window="10000", row_group_rows=1000, all_lists=True)
     metadata = parquet.read_metadata(tmp_path / "out" / "window-000000.parquet")
     columns = {
         metadata.row_group(0).column(index).path_in_schema: metadata.row_group(0).column(index) for index in range(3)
@@ -148,22 +148,28 @@ def test_lists_are_plain_and_sizes_are_reported(tmp_path: Path) -> None:
     assert sizes["history"].bytes_after < 0.5 * sizes["history"].bytes_before
 
 
-def test_lists_of_integers_are_packed_where_that_takes_no_more_room(tmp_path: Path) -> None:
-    """Differences of ids have few bits; lists that are parts of one another are left for zstd to find. Texts stay."""
+def test_numbers_are_packed_where_that_takes_little_room(tmp_path: Path) -> None:
+    """Lists that are parts of one another are left for zstd to find, few values for a dictionary, and texts stay."""
     ids = np.random.default_rng(0).integers(2**17, size=(1000, 20))
     stream = np.random.default_rng(1).integers(2**40, size=1040)
-    samples = [(time // 10, time, ids[time].tolist()) for time in range(1000)]
-    seen = pa.array([stream[time : time + 40].tolist() for time in range(1000)])
-    words = pa.array([[str(time)] for time in range(1000)])
-    path = session_file(tmp_path / "a.parquet", samples, seen=seen, words=words)
+    samples = [(time // 10 % 2, 1000 + time, ids[time].tolist()) for time in range(1000)]
+    more = {
+        "seen": pa.array([stream[time : time + 40].tolist() for time in range(1000)]),
+        "words": pa.array([[str(time)] for time in range(1000)]),
+        "price": pa.array(np.random.default_rng(2).normal(size=1000).astype(np.float32)),
+        "few": pa.array([float(time % 3) for time in range(1000)]),
+    }
+    path = session_file(tmp_path / "a.parquet", samples, **more)
     clustered([path], tmp_path / "out", window="1000", row_group_rows=500)
     (file,) = (tmp_path / "out").glob("*.parquet")
     group = parquet.read_metadata(file).row_group(1)
     columns = [group.column(index) for index in range(group.num_columns)]
-    encodings = {column.path_in_schema.partition(".")[0]: set(column.encodings) for column in columns}
+    encodings = {column.path_in_schema.partition(".")[0]: set(column.encodings) - {"RLE"} for column in columns}
 
-    packed, plain = {"RLE", "DELTA_BINARY_PACKED"}, {"RLE", "PLAIN"}
-    assert [encodings[name] for name in ("history", "seen", "words")] == [packed, plain, plain]
+    assert encodings["session"] == encodings["time"] == encodings["history"] == {"DELTA_BINARY_PACKED"}
+    assert encodings["price"] == {"BYTE_STREAM_SPLIT"}
+    assert encodings["seen"] == encodings["words"] == {"PLAIN"}
+    assert encodings["few"] == {"PLAIN", "RLE_DICTIONARY"}
     assert rows_of(file) == rows_of(path)
 
 
