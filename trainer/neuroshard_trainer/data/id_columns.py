@@ -100,6 +100,8 @@ class IdColumn:
 
 def whole(column: "pa.ChunkedArray | pa.Array") -> pa.Array:
     """Return a column in one piece."""
+    if isinstance(column, pa.ChunkedArray) and column.num_chunks == 1:
+        return column.chunk(0)  # combine_chunks would copy it
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     return pa.array([], type=column.type) if isinstance(array, pa.ChunkedArray) else array  # of no chunk at all
 

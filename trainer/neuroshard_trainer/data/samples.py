@@ -27,7 +27,9 @@ class Jagged:
     @classmethod
     def single(cls, values: IndexArray) -> "Jagged":
         """Return one lookup per sample."""
-        return cls(values=values, lengths=np.ones(len(values), dtype=np.int32))
+        found = cls(values=values, lengths=np.ones(len(values), dtype=np.int32))
+        found.__dict__["is_single"] = True  # as it would be found once more
+        return found
 
     @classmethod
     def of_lengths(cls, values: IndexArray, lengths: NDArray[Any]) -> "Jagged":
@@ -51,9 +53,10 @@ class Jagged:
 
     def take(self, rows: IndexArray) -> "Jagged":
         """Return these samples, in this order."""
+        if self.is_single:
+            return Jagged.single(self.values[rows])
         lengths = self.lengths[rows]
-        at = rows if self.is_single else ranges(self.offsets[rows], lengths)
-        return Jagged(values=self.values[at], lengths=lengths)
+        return Jagged(values=self.values[ranges(self.offsets[rows], lengths)], lengths=lengths)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

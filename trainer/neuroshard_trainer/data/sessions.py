@@ -83,34 +83,36 @@ def shuffled_runs(
         run: maximum samples of a run. 0: whole sessions.
         rng: draws the permutation.
     """
-    by_session = _by_session(ids, times)
-    opens = _opens(ids[by_session])
-    places = np.arange(len(ids))
-    place = places - np.maximum.accumulate(np.where(opens, places, 0))
-    starts = np.flatnonzero(place % run == 0 if run else opens)
-    lengths = np.diff(starts, append=len(ids))
+    by_session, starts, lengths = _by_session(ids, times)
+    if run:
+        counts = -(-lengths // run)
+        before = run * ranges(np.zeros_like(counts), counts)  # in the session
+        starts = np.repeat(starts, counts) + before
+        lengths = np.minimum(np.repeat(lengths, counts) - before, run)
     runs = np.argsort(rng.permutation(len(starts)))
-    return rows[by_session[ranges(starts[runs], lengths[runs])]]
+    places = ranges(starts[runs], lengths[runs])
+    return rows[places if by_session is None else by_session[places]]
 
 
-def _by_session(ids: IndexArray, times: IndexArray) -> IndexArray:
-    """Return the samples ordered by session, those of a session by time, and equal times as they are stored.
+def _by_session(ids: IndexArray, times: IndexArray) -> tuple[IndexArray | None, IndexArray, IndexArray]:
+    """Return an order of the samples, and in it the start and the length of each session, by the sessions' ids.
 
-    A clustered log has the samples of each session in this order already, so that its sessions are sorted, which are
-    fewer than samples.
+    In the order the samples of a session are next to each other by time, and equal times as they are stored. None: the
+    stored order is one, as of a clustered log.
     """
-    opens = _opens(ids)
-    starts = np.flatnonzero(opens)
+    starts, lengths = _stretches(ids)
     sessions = np.argsort(ids[starts], kind="stable")
     sorted_ids = ids[starts][sessions]
-    is_clustered = bool((sorted_ids[1:] != sorted_ids[:-1]).all() and (opens[1:] | (times[1:] >= times[:-1])).all())
-    if not is_clustered:
-        return np.lexsort((times, ids))  # stable
-    return ranges(starts[sessions], np.diff(starts, append=len(ids))[sessions])
+    is_apart = bool((sorted_ids[1:] != sorted_ids[:-1]).all())
+    if is_apart and bool(((ids[1:] != ids[:-1]) | (times[1:] >= times[:-1])).all()):
+        return None, starts[sessions], lengths[sessions]
+    order = np.lexsort((times, ids))  # stable
+    return order, *_stretches(ids[order])
 
 
-def _opens(ids: IndexArray) -> NDArray[np.bool_]:
-    """Return [samples] whether the sample before one is of another session; the first one's is."""
+def _stretches(ids: IndexArray) -> tuple[IndexArray, IndexArray]:
+    """Return the start and the length of each stretch of equal ids."""
     opens = np.ones(len(ids), dtype=np.bool_)
     opens[1:] = ids[1:] != ids[:-1]
-    return opens
+    starts = np.flatnonzero(opens)
+    return starts, np.diff(starts, append=len(ids))
