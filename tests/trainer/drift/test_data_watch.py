@@ -275,7 +275,8 @@ def test_what_was_found_in_later_steps_is_found_again() -> None:
     before.reports(0, 600)
     before.reports(600, 700, missing=0.5)
     before.reports(700, 4000, loss=0.4)
-    before.reports(4000, 4300, loss=0.4, rate=0.0)
+    before.reports(4000, 4100, loss=0.4, rate=0.0)
+    before.reports(4100, 4300, loss=0.4)
     state = before.watch.state
 
     data = Data(seed=3, state=state, first_step=600)

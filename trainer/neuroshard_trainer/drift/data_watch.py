@@ -87,7 +87,7 @@ class DataState(Value):
             return self
         return self.model_copy(
             update={
-                "labels": self.labels.without_run(),
+                "labels": self.labels.before(step),
                 "loss": RiseState(largest=self.loss.largest),
                 "entropy": RiseState(largest=self.entropy.largest),
                 "num_steps": step,

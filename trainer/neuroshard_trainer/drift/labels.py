@@ -42,7 +42,8 @@ class LabelState(Value):
 
     counts: tuple[Count, Count] = (0, 0)
     """Labels 0 and 1 before the run."""
-    longest: Count = 0
+    longest: tuple[tuple[Count, Count], ...] = ()
+    """Step and samples of each run that was longer than all before it."""
     run_label: int | None = None
     run_samples: Count = 0
     run_step: Count = 0
@@ -51,9 +52,12 @@ class LabelState(Value):
     """Labels 0 and 1 of the first intervals."""
     held: Count = 0
 
-    def without_run(self) -> Self:
-        """Return the state without the run and the reports that last, of which training goes back to the begin."""
-        return self.model_copy(update={"run_label": None, "run_samples": 0, "run_step": 0, "held": 0})
+    def before(self, step: int) -> Self:
+        """Return the state without runs that began from a step on, and without the run and the reports that last."""
+        longest = tuple(each for each in self.longest if each[0] < step)
+        return self.model_copy(
+            update={"longest": longest, "run_label": None, "run_samples": 0, "run_step": 0, "held": 0}
+        )
 
 
 class LabelWatch:
@@ -68,7 +72,7 @@ class LabelWatch:
         state = state or LabelState()
         self._chance = chance
         self._counts = list(state.counts)
-        self._longest = state.longest
+        self._longest = list(state.longest)
         self._label, self._run_samples, self._run_step = state.run_label, state.run_samples, state.run_step
         self._num_intervals, self._held = state.num_intervals, state.held
         self._reference = list(state.reference)
@@ -79,7 +83,7 @@ class LabelWatch:
         """What the watch knows: another that starts from it finds the same."""
         return LabelState(
             counts=(self._counts[0], self._counts[1]),
-            longest=self._longest,
+            longest=tuple(self._longest),
             run_label=self._label,
             run_samples=self._run_samples,
             run_step=self._run_step,
@@ -97,7 +101,8 @@ class LabelWatch:
         if self._label is not None:
             self._ended = self.constant or self._ended
             self._counts[self._label] += self._run_samples
-            self._longest = max(self._longest, self._run_samples)
+            if self._run_samples > self._longest_samples:
+                self._longest.append((self._run_step, self._run_samples))
         self._label, self._run_step = label, step
         self._run_samples = 0 if label is None else num_samples
         if label is None:
@@ -114,11 +119,15 @@ class LabelWatch:
             is_long = same + self._run_samples >= UNKNOWN_SAMPLES
             return ConstantLabels(self._label, self._run_step, None) if is_long else None
         rare = min(1.0, max(0.0, other - KNOWN_DEVIATIONS * sqrt(other)) / (same + other))
-        if not rare or self._run_samples <= LONGER * self._longest:
+        if not rare or self._run_samples <= LONGER * self._longest_samples:
             return None
         if rare < 1 and self._run_samples * log(1 - rare) > log(self._chance):
             return None
         return ConstantLabels(self._label, self._run_step, same / (same + other))
+
+    @property
+    def _longest_samples(self) -> int:
+        return self._longest[-1][1] if self._longest else 0
 
     def take_ended(self) -> ConstantLabels | None:
         """Return a run that chance does not explain, and that has ended since the last call. None: there was none."""
