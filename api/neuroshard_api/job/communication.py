@@ -107,7 +107,8 @@ class WireSettings(Part):
                 "self.guard.action == 'Exact' || !self.embeddings.backward.exists(each, each in "
                 f"{[each.value for each in NARROWEST]})"
             ),
-            message=f"embeddings.backward {', '.join(NARROWEST)} need guard.action Exact",
+            message=f"embeddings.backward {', '.join(NARROWEST)} need guard.action Exact"
+            "; hint: set it, or take FP16, BF16, or INT8",
             holds=lambda own: (
                 own.guard.action is GuardAction.EXACT or not any(each in NARROWEST for each in own.embeddings.backward)
             ),

@@ -356,7 +356,8 @@ class Spec(Part):
             "self.experimental.communication.embeddings.forward.size() == 1 && "
             "self.experimental.communication.embeddings.backward.size() == 1)",
             message="training.communication.policy Fixed takes exactly one type in each of embeddings.forward, "
-            "embeddings.backward, and dense of experimental.communication",
+            "embeddings.backward, and dense of experimental.communication; hint: name one in each, or let policy Auto "
+            "choose",
             holds=lambda spec: (
                 spec.narrow_types.policy is not CommunicationPolicy.FIXED
                 or all(

@@ -227,7 +227,8 @@ RULES = (
         "fixed-types-with-a-choice",
         "spec",
         "training.communication.policy Fixed takes exactly one type in each of embeddings.forward, "
-        "embeddings.backward, and dense of experimental.communication",
+        "embeddings.backward, and dense of experimental.communication; hint: name one in each, or let policy Auto "
+        "choose",
         training={"communication": {"policy": "Fixed"}},
         experimental={"communication": {"embeddings": {"forward": ["FP16", "INT8"]}}},
     ),
@@ -240,7 +241,8 @@ RULES = (
     broken_rule(
         "narrowest-gradients-without-an-end",
         "spec.experimental.communication",
-        "embeddings.backward FP8, MX4, TOP32, TOP16, TOP8 need guard.action Exact",
+        "embeddings.backward FP8, MX4, TOP32, TOP16, TOP8 need guard.action Exact"
+        "; hint: set it, or take FP16, BF16, or INT8",
         experimental={"communication": {"embeddings": {"backward": ["MX4"]}, "guard": {"action": "Report"}}},
     ),
     broken_rule(
