@@ -192,6 +192,26 @@ def test_a_variant_that_diverges_leaves_the_others_their_bits(trainings: Callabl
         here.export(job, "set", "bad")
 
 
+@pytest.mark.processes
+@pytest.mark.slow
+def test_a_variant_diverges_in_one_training_alone(trainings: Callable[[int], Trainings]) -> None:
+    """One from before the step in which it diverged has it among the others again, with another rate."""
+    here = trainings(1)
+
+    def job(rate: str) -> DLRMTrainingJob:
+        variants = [{"name": "base"}, {"name": "tried", "training": {"denseLearningRate": rate}}]
+        again = {"experimental": {"checkpoint": {"resumePolicy": "None"}}}
+        return here.job(variants, **SGD | {"training": {**SGD["training"], "maxSteps": 10}}, **again)
+
+    here.train(job("1e30"), "set")
+    assert here.progress("set").diverged == {"tried": 5}
+    here.train(job("0.01"), "set")
+
+    progress = here.progress("set")
+    assert progress.diverged is None
+    assert {"tried/loss", "tried/auc"} <= progress.metrics.keys()
+
+
 def test_training_fails_where_all_variants_diverge() -> None:
     """As that of one model does."""
     scores = Scores(["one", "two"], {"one": 3})

@@ -573,7 +573,8 @@ class _Progress:
         self.explosion: DataFinding | None = next(exploded, None)
         """Of the loss, also in an earlier start. None: its cause was not looked for, or no rank has one."""
         self.has_exploded = self.explosion is not None
-        self.diverged = {} if before.diverged is None else before.diverged
+        found = before.diverged or {}
+        self.diverged = {name: step for name, step in found.items() if step <= schedule.first_step}
         self._losses, self._evaluations = (
             tuple(each for each in points if each.step <= schedule.first_step)
             for points in (before.losses, before.evaluations)
