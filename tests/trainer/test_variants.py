@@ -190,6 +190,8 @@ def test_a_variant_that_diverges_leaves_the_others_their_bits(trainings: Callabl
     assert all(value == usual_metrics[name] for name, value in progress.metrics.items() if "/" in name)
     with pytest.raises(InputError, match="variant 'bad' has diverged"):
         here.export(job, "set", "bad")
+    with pytest.raises(InputError, match="variant 'bad' has diverged"):
+        take_out(job, Plan.read(here.folder / "set-plan.json"), here.folder / "set", here.folder / "out", variant="bad")
 
 
 @pytest.mark.processes

@@ -44,7 +44,7 @@ from neuroshard_trainer.serving import (
 )
 from neuroshard_trainer.sharding.plan_adapter import read_any_plan
 from neuroshard_trainer.state.checkpoint import newest_whole
-from neuroshard_trainer.state.variant_checkpoint import JOB_FILE, take_out
+from neuroshard_trainer.state.variant_checkpoint import JOB_FILE, require_finite, take_out
 
 PREDICT_FILE = "predict.py"
 
@@ -97,8 +97,8 @@ def export(
         job.spec.data, features, num_dense=num_dense, means=means, texts=manifest.text_features
     )
     state = whole_state(path, variant=variant)
-    if variant is not None and not all(bool(each.isfinite().all()) for each in state.values()):
-        raise InputError(f"variant {variant!r} has diverged: its weights are not finite; hint: name another one")
+    if variant is not None:
+        require_finite(state, variant)
     model = served_model(job.spec.model, tables, state)
     files: dict[str, Callable[[Path], object]] = {MODEL_FILE: lambda file: torch.save(state, file)}
     if quantized_type is not None:

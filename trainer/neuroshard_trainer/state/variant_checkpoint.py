@@ -4,6 +4,7 @@ One process reads and writes it: the variant's tables and their optimizer's stat
 """
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -38,7 +39,7 @@ def take_out(job: DLRMTrainingJob, plan: GivenPlan, run_dir: Path, out: Path, *,
         variant: its name.
 
     Raises:
-        InputError: the job has no such variant, or there is no checkpoint.
+        InputError: the job has no such variant, it has diverged, or there is no checkpoint.
         StorageError: the checkpoint cannot be read, or the new one not be written.
     """
     jobs = expanded(job)
@@ -58,12 +59,25 @@ def take_out(job: DLRMTrainingJob, plan: GivenPlan, run_dir: Path, out: Path, *,
             "table_widths": {each.name: manifest.table_widths[f"{variant}:{each.name}"] for each in own_tables},
         }
     )
-    path = save_alone(out / CHECKPOINTS_FOLDER, _tensors(folder, variant), own)
+    tensors = _tensors(folder, variant)
+    require_finite(tensors, variant)
+    path = save_alone(out / CHECKPOINTS_FOLDER, tensors, own)
     try:
         write_file(out / JOB_FILE, jobs[variant].to_json())
     except OSError as error:
         raise storage_error(out / JOB_FILE, error) from error
     return path
+
+
+def require_finite(tensors: Mapping[str, torch.Tensor], variant: str) -> None:
+    """Do nothing for a variant that has not diverged. Raises InputError.
+
+    Args:
+        tensors: of its checkpoint.
+        variant: its name.
+    """
+    if not all(bool(each.isfinite().all()) for each in tensors.values()):
+        raise InputError(f"variant {variant!r} has diverged: its weights are not finite; hint: name another one")
 
 
 def _tensors(folder: Path, variant: str) -> dict[str, torch.Tensor]:
