@@ -6,7 +6,7 @@ place in the set, and in the job by their number in the sweep.
 
 import copy
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -115,9 +115,17 @@ def _job(file: JobFile, variants: Sequence[Variant], numbers: tuple[int, ...]) -
     if len(numbers) == 1:
         return SweepJob(file=first.file, priced=first.file, variants=numbers)
 
+    fields = dict.fromkeys(_field(path) for number in numbers for path in variants[number].settings)
+    # What a variant leaves unset is that of the job, so that the job has nothing where one of them unsets it.
+    unset = {
+        field: None
+        for field in fields
+        if field in _OWN and field != WIDTHS and any(_at(variants[number], field) is None for number in numbers)
+    }
+
     def named(names: Sequence[str]) -> JobFile:
-        document = with_settings(copy.deepcopy(dict(file.document)), _shared(first))
-        entries = [_entry(variants[number], name) for number, name in zip(numbers, names, strict=True)]
+        document = with_settings(copy.deepcopy(dict(file.document)), {**_shared(first), **unset})
+        entries = [_entry(variants[number], name, fields) for number, name in zip(numbers, names, strict=True)]
         document["spec"] = {**document["spec"], "variants": entries}
         text = "\n".join(variants[number].text for number in numbers)
         document["metadata"] = with_metadata(file, name=first.name, text=text)
@@ -135,14 +143,13 @@ def _name(number: int) -> str:
     return f"v{number:02}"
 
 
-def _entry(variant: Variant, name: str) -> dict[str, Any]:
+def _entry(variant: Variant, name: str, fields: Iterable[str]) -> dict[str, Any]:
     entry: dict[str, Any] = {"name": name}
-    for path in variant.settings:
-        field = _field(path)
-        if field not in _OWN:
-            continue
-        part, own = _OWN[field]
-        entry.setdefault(part, {})[own] = variant.settings[path] if path == WIDTHS else _at(variant, field)
+    for field in fields:
+        value = variant.settings.get(WIDTHS) if field == WIDTHS else _at(variant, field)
+        if field in _OWN and value is not None:
+            part, own = _OWN[field]
+            entry.setdefault(part, {})[own] = value
     return entry
 
 
@@ -150,7 +157,7 @@ def _at(variant: Variant, field: str) -> object:
     """Return a field of the variant's job: what ``--set`` changed below it, and all else that the job says there."""
     found: Any = variant.file.document
     for name in field.split("."):
-        found = found[name]
+        found = (found or {}).get(name)
     return found
 
 

@@ -32,12 +32,17 @@ def job_file(**spec: Any) -> JobFile:
         {"spec.model.embeddingTables[*].embeddingDim": [16, 32], "spec.model.overArchLayerSizes": [[8], [4, 4]]},
         {"spec.model.crossNetwork.numLayers": [1, 3]},
         {"spec.training.denseOptimizer": ["Adam", "SGD"], "spec.training.denseLearningRate": ["0.1", "0.2"]},
+        {"spec.training.gradientClipNorm": [None, "1"], "spec.model.crossNetwork": [None, {"numLayers": 1}]},
+        {"spec.model": [{}, {"architecture": "DLRM", "crossNetwork": None}]},
     ],
 )
 def test_a_variant_of_a_set_is_the_job_that_it_would_be_alone(choices: dict[str, list[Any]]) -> None:
-    """But for its name: model, training, and the seed of the samples."""
+    """But for its name: model, training, and the seed of the samples; also where it unsets what the job says."""
     tables = job_data()["spec"]["model"]["embeddingTables"]
-    file = job_file(model={"embeddingTables": tables, "architecture": "DCNv2", "crossNetwork": CROSS})
+    file = job_file(
+        model={"embeddingTables": tables, "architecture": "DCNv2", "crossNetwork": CROSS},
+        training={"gradientClipNorm": "5"},
+    )
     variants = expanded(file, choices)
 
     for job in sets_of(file, variants, 1):
