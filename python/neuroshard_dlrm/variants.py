@@ -150,7 +150,7 @@ def short_names(paths: Sequence[str]) -> dict[str, str]:
 
 def value_text(value: object) -> str:
     """Return a value as it is typed."""
-    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), default=str)
 
 
 def with_metadata(file: JobFile, *, name: str, text: str) -> dict[str, Any]:
@@ -231,9 +231,10 @@ def _text(settings: Settings) -> str:
 def _comparable(value: object) -> object:
     """Return a number in one form, however it is written; anything else as it is."""
     try:
-        return Decimal(value) if isinstance(value, int | str) else value
+        number = Decimal(value) if isinstance(value, int | str) else None
     except InvalidOperation:
         return value
+    return value if number is None or number.is_nan() else number  # two of these are never equal
 
 
 def _without_floats(value: object) -> object:
