@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
+from neuroshard_api.documents.progress import TrainingProgress
 from neuroshard_api.job.job_file import read_job_file
 from neuroshard_trainer import dense_profile
 from support.builders import job_data
@@ -99,6 +100,23 @@ def test_variants_that_outnumber_the_devices_train_together(job_file: Path, tmp_
         (f"shop-0{number % 2}", f"v0{number}") for number in range(6)
     ]
     assert second == found
+
+
+def test_results_of_an_earlier_choice_are_not_those_of_a_job(job_file: Path, tmp_path: Path, neuroshard: Any) -> None:
+    """A variant alone has the run directory of the set that it was the first of."""
+    out = tmp_path / "sweep"
+    command = ("sweep", job_file, "--devices", 1, "--device-type", "h100-80gb", *RATES, "--out", out, "--json")
+    metrics = {"normalized_entropy": 0.5, "v00/normalized_entropy": 0.7, "v01/normalized_entropy": 0.5}
+    training = out / "runs" / "shop-00" / "train"
+    training.mkdir(parents=True)
+    (training / "progress.json").write_text(TrainingProgress(step=9, metrics=metrics).to_json())
+    together = json.loads(neuroshard(*command).out)["variants"]
+    written(job_file, **ALONE)
+    alone = json.loads(neuroshard(*command).out)["variants"]
+
+    assert [each["normalized_entropy"] for each in together] == [0.5, 0.7, None]
+    assert [(each["job"], each["variant"]) for each in alone] == [(f"shop-0{number}", None) for number in range(3)]
+    assert not [each for each in alone if each["normalized_entropy"] or each["step"]]
 
 
 def test_the_jobs_of_an_earlier_choice_go(tmp_path: Path, neuroshard: Any) -> None:

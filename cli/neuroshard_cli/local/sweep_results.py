@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from neuroshard_api.process.exit_codes import ExitCode
@@ -120,25 +121,43 @@ class SweepResults:
         diverged = None if progress is None else (progress.diverged or {}).get(own_name or "")
         if state == "done" and diverged is not None:
             state, problem = "diverged", diverged_text(diverged)
-        metrics = metrics_of(progress, own_name)
-        return VariantResult(
+        bare = VariantResult(
             job=job.name,
             variant=own_name,
             number=number,
             settings={names[path]: values.get(path, "") for path in paths},
             state=state,
             num_devices=size,
+            problem=problem,
+        )
+        if progress is not None and not _is_of(progress, own_name):
+            return bare
+        metrics = metrics_of(progress, own_name)
+        return replace(
+            bare,
             step=None if progress is None else progress.step,
             normalized_entropy=metrics.get("normalized_entropy"),
             auc=metrics.get("auc"),
             loss=metrics.get("loss"),
             seconds=training_seconds(directory),
             samples_per_second=samples_per_second(directory),
-            problem=problem,
             page=str(directory.run_report.relative_to(folder.path.absolute()))
             if directory.run_report.exists()
             else None,
         )
+
+
+def _is_of(progress: "TrainingProgress", variant: str | None) -> bool:
+    """Return whether a training is of the variant; an earlier choice may have left that of others in the directory.
+
+    Args:
+        progress: of the training.
+        variant: its name in its set. None: it trains alone.
+    """
+    from neuroshard_api.documents.progress import by_variant
+
+    names = by_variant(progress.numbers)
+    return not names if variant is None else variant in names
 
 
 def failure_text(base: RunDirectory, name: str) -> str:
