@@ -33,10 +33,10 @@ def main() -> None:
         command = ["neuroshard", "sweep", str(options.job), "--devices", options.devices, "--set", settings]
         command += ["--out", str(options.out / f"round-{number}"), "--run", "--json"]
         printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False).stdout  # noqa: S603 - the words above
-        found = {each["number"]: each["normalized_entropy"] for each in json.loads(printed)["variants"]}
-        for place, trial in enumerate(trials):
-            state = optuna.trial.TrialState.FAIL if found[place] is None else None
-            study.tell(trial, found[place], state=state)
+        for each in json.loads(printed)["variants"]:
+            is_done = each["state"] == "done" and each["normalized_entropy"] is not None
+            state = None if is_done else optuna.trial.TrialState.FAIL
+            study.tell(trials[each["number"]], each["normalized_entropy"] if is_done else None, state=state)
     print(json.dumps({"normalized_entropy": study.best_value, **study.best_params}, indent=1))  # noqa: T201 - a script
 
 

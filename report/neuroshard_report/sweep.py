@@ -154,11 +154,14 @@ def diverged_text(step: int) -> str:
 
 
 def best_first(results: Sequence[VariantResult]) -> list[VariantResult]:
-    """Return variants by normalized entropy, then by AUC; those without metrics last, in their order."""
+    """Return variants by normalized entropy, then by AUC; those without metrics, and then failed ones, in their order.
 
-    def key(result: VariantResult) -> tuple[float, float]:
+    The metrics of one that failed are those of an evaluation before.
+    """
+
+    def key(result: VariantResult) -> tuple[bool, float, float]:
         entropy = inf if result.normalized_entropy is None else result.normalized_entropy
-        return (entropy, inf if result.auc is None else -result.auc)
+        return (result.problem is not None, entropy, inf if result.auc is None else -result.auc)
 
     return sorted(results, key=key)
 
