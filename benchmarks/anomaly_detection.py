@@ -24,7 +24,7 @@ from neuroshard_trainer.drift.detector import WARM_UP_STEPS
 from neuroshard_trainer.drift.input_statistics import FeatureCounts, InputDrift, counts_of, statistics_of
 from neuroshard_trainer.drift.input_watch import REFERENCE_SAMPLES
 from neuroshard_trainer.drift.labels import REFERENCE_INTERVALS, LabelWatch
-from neuroshard_trainer.drift.rise import LARGER, RISE_DEVIATIONS
+from neuroshard_trainer.drift.rise import BLOCK_VALUES, LARGER, RECORD, RECORD_BLOCKS, RISE_DEVIATIONS, RiseDetector
 from neuroshard_trainer.ranks.run_identity import RunIdentity
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
@@ -76,10 +76,15 @@ PUBLISHED: Final = (
 )
 """Detectors whose scores the benchmark's repository has."""
 LEVELS: Final = 60
+INF: Final = float("inf")
 SEED: Final = 40_000
-FACTORS: Final = (0.0, 1.5, 2.0, 3.0)
+FACTORS: Final = ((0.0, INF), (1.5, INF), (2.0, INF), (3.0, INF), (2.0, 2.0), (2.0, 1.5), (2.0, 1.25))
+"""Of the third largest rise before, and of the largest one."""
 RISES: Final = (0.02, 0.05, 0.1, 0.3)
 NUM_QUIET, NUM_CHANGED = 100, 60
+LONG_REPORTS, NUM_LONG, SINGLE_AT = 4000, 20, 3000
+"""Of a long training: its reports, quiet series, and the report that is too high."""
+SINGLE_RISES: Final = (0.04, 0.05, 0.06, 0.1, 0.2)
 NEW_REFERENCE: Final = 20
 """Sampled batches that are compared with one reference."""
 POOLING: Final = (0.5, 1.0, 1.0, 2.0, 5.0)
@@ -90,6 +95,7 @@ RUN: Final = RunIdentity(source="cpu:benchmark", plan_sha256="0" * 64)
 
 TECHNIQUES: Final[tuple[type[Technique], ...]] = (
     ShippedRise,
+    rise_times(LARGER),
     rise_times(0.0),
     LargestBefore,
     SeasonalLargestBefore,
@@ -218,20 +224,23 @@ def choice_lines(folder: Path) -> list[str]:
     """Return the lines on how much larger than those before a rise must be, on the series that it was chosen on."""
     development, _ = series_of(folder)
     rows = []
-    for larger in FACTORS:
-        scores = [scores_of(rise_times(larger), each) for each in development]
+    for larger, record in FACTORS:
+        scores = [scores_of(rise_times(larger, record), each) for each in development]
         found = found_in(development, scores, 0.5)
         precision = found.hits / max(1, found.hits + found.false)
         recall = found.hits / (found.hits + found.missed)
-        rows.append(f"| {larger:g} | {found.f1:.2f} | {precision:.2f} | {recall:.2f} | {found.false} |")
+        over = "-" if record == INF else f"{record:g}"
+        cells = f"{found.f1:.2f} | {precision:.2f} | {recall:.2f} | {found.false}"
+        rows.append(f"| {larger:g} | {over} | {cells} |")
     return [
-        "## The rise detector's factor",
+        "## The rise detector's factors",
         "",
-        f"On the {len(development)} development series: how many times the third largest rise before a rise must be.",
-        f"The trainer's is {LARGER:g}.",
+        f"On the {len(development)} development series: how many times the third largest rise before a rise must be;",
+        f"and, from {RECORD_BLOCKS} blocks of {BLOCK_VALUES} values on, how many times the largest one makes a single",
+        f"value a rise whatever its deviations. The trainer has {LARGER:g} and {RECORD:g}.",
         "",
-        "| times | F1 | precision | recall | false alarms |",
-        "|---|---|---|---|---|",
+        "| times the third largest | times the largest | F1 | precision | recall | false alarms |",
+        "|---|---|---|---|---|---|",
         *rows,
     ]
 
@@ -239,7 +248,7 @@ def choice_lines(folder: Path) -> list[str]:
 def rise_lines(levels: Mapping[str, float]) -> list[str]:
     """Return the lines on losses with known rises; ``levels`` are those of the labelled series, by name."""
     windows = [level_deviations(20, held) for held in (1, 2)]
-    tried = (rise_times(0.0), LargestBefore, DifferenceTail, LevelTail)
+    tried = (rise_times(LARGER), rise_times(0.0), LargestBefore, DifferenceTail, LevelTail)
     techniques: list[type[Technique]] = [ShippedRise, *tried, *windows, Differences, Ewma, Holt, Shipped]
     lines = [
         "## Losses of a training",
@@ -269,6 +278,39 @@ def rise_lines(levels: Mapping[str, float]) -> list[str]:
             cells.append(f"{median(known):.0f}{share}" if known else f"-{share}")
         lines.append(f"| {technique.name} | {' | '.join(cells)} |")
     return lines
+
+
+def long_lines() -> list[str]:
+    """Return the lines on trainings that are long enough for the rises before to tell the noise."""
+    rows = []
+    for technique in (ShippedRise, rise_times(LARGER)):
+        cells = []
+        for noise in NOISES:
+            quiet = [loss_series(noise, rise=0.0, seed=SEED + each, reports=LONG_REPORTS) for each in range(NUM_LONG)]
+            count = sum(len(_rise_alarms(technique, each, technique.threshold)) for each in quiet)
+            cells.append(f"{10_000 * count / (NUM_LONG * LONG_REPORTS):.2f}")
+        found = dict.fromkeys(SINGLE_RISES, 0)
+        for seed in range(NUM_CHANGED):
+            values = loss_series(NOISES[0], rise=0.0, seed=SEED + 2000 + seed, reports=LONG_REPORTS).tolist()
+            watching = RiseDetector(larger=technique.larger, record=technique.record)
+            for value in values[:SINGLE_AT]:
+                watching.add(value)
+            for rise in SINGLE_RISES:
+                one = RiseDetector(watching.state, larger=technique.larger, record=technique.record)
+                found[rise] += one.add(values[SINGLE_AT] * (1 + rise)) is not None
+        rows.append(f"| {technique.name} | {' | '.join([*cells, *map(str, found.values())])} |")
+    columns = [*(f"false, {noise}" for noise in NOISES), *(f"+{rise:.0%}" for rise in SINGLE_RISES)]
+    return [
+        "## Long trainings",
+        "",
+        f"Losses as above of {LONG_REPORTS:,} reports. False alarms per 10,000 reports, on {NUM_LONG} quiet series of",
+        f"each noise. Of {NUM_CHANGED} series of normal noise, those in which one report that alone is too high is",
+        f"found, the {SINGLE_AT:,}th.",
+        "",
+        f"| technique | {' | '.join(columns)} |",
+        f"|---|{'---|' * len(columns)}",
+        *rows,
+    ]
 
 
 def _rise_alarms(technique: type[Technique], values: FloatArray, level: float) -> list[int]:
@@ -362,6 +404,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         *choice_lines(options.nab),
         "",
         *rise_lines(levels),
+        "",
+        *long_lines(),
         "",
         *fidelity_lines(),
         "",

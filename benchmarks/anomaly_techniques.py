@@ -6,7 +6,7 @@ from statistics import median
 from typing import ClassVar
 
 import numpy as np
-from neuroshard_trainer.drift.rise import LARGER, RiseDetector, usual_level
+from neuroshard_trainer.drift.rise import LARGER, RECORD, RiseDetector, usual_level
 
 from benchmarks.drift_series import FloatArray
 from benchmarks.drift_techniques import NOT_FOUND, Technique
@@ -166,10 +166,11 @@ class ShippedRise(Technique):
     name = "**shipped: rise**"
     threshold = 0.5
     larger: ClassVar[float] = LARGER
+    record: ClassVar[float] = RECORD
 
     def __init__(self, first: FloatArray) -> None:
         super().__init__(first)
-        self._detector = RiseDetector(larger=self.larger)
+        self._detector = RiseDetector(larger=self.larger, record=self.record)
         for value in first.tolist():
             self._detector.add(value)
 
@@ -178,7 +179,7 @@ class ShippedRise(Technique):
         return float(self._detector.add(value) is not None)
 
 
-def rise_times(larger: float) -> type[ShippedRise]:
-    """Return the trainer's detector with rises of a factor over those before."""
-    name = f"rise, {larger:g} times those before" if larger else "rise, whatever was before"
-    return type(f"Rise{larger:g}", (ShippedRise,), {"name": name, "larger": larger})
+def rise_times(larger: float, record: float = math.inf) -> type[ShippedRise]:
+    """Return the trainer's detector with other factors of the third largest rise before, and of the largest one."""
+    name = f"rise, {larger:g} times the third largest before" if larger else "rise, whatever was before"
+    return type(f"Rise{larger:g}x{record:g}", (ShippedRise,), {"name": name, "larger": larger, "record": record})

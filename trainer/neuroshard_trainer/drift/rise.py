@@ -15,6 +15,11 @@ values one. That needs no assumption about the noise: where n such blocks are al
 rise above the third largest of them with the probability 3 / (n + 1), and one twice as large less often. Normal noise
 never comes near it. Two large rises hide no third one, and a fall does not count.
 
+66 blocks tell more of the noise than the last 20 values do. From then on a single value is a rise as well if it is 1.5
+times the *largest* of those before, whatever its deviations. The next block exceeds the largest of n with the
+probability 1 / (n + 1). One 1.5 times as large is 1.5^5 times less likely where noise has the tail of Student's t of 5
+degrees: fewer than 1 in 10,000 values.
+
 Values that are six deviations above do not become part of what later ones are compared with, until there are as many of
 them as of those: then they are the usual level. A rise that the held rule alone sees becomes it after as many values.
 """
@@ -50,6 +55,10 @@ LARGEST: Final = 3
 """Rises before that are kept; the least of them counts."""
 LARGER: Final = 2.0
 """Times that rise."""
+RECORD: Final = 1.5
+"""Times the largest rise before, from which a single value is a rise whatever its deviations."""
+RECORD_BLOCKS: Final = 66
+"""Blocks that tell that: RECORD**-5 / (BLOCK_VALUES * (RECORD_BLOCKS + 1)) is below 1 in 10,000."""
 _ERROR: Final = MEDIAN_INEFFICIENCY * sqrt(1 / RECENT_VALUES + 1 / USUAL_VALUES)
 """Standard error of the difference of both medians, in deviations."""
 
@@ -84,6 +93,8 @@ class RiseState(Value):
     usual: tuple[float, ...] = ()
     above: tuple[float, ...] = ()
     num_in_block: Count = 0
+    num_blocks: Count = 0
+    """That have ended."""
     block: tuple[float, float, float] = (0.0, 0.0, 0.0)
     """Largest rise of the block that has not ended, by rule."""
     largest: tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]] = ((), (), ())
@@ -96,13 +107,15 @@ class RiseDetector:
     Args:
         state: of a detector to go on from. If unset: it begins with the next value.
         larger: times the rise before that counts. 0: those before do not matter.
+        record: times the largest rise before that a single value must be. Infinite: none is a rise for that alone.
     """
 
-    def __init__(self, state: RiseState | None = None, *, larger: float = LARGER) -> None:
+    def __init__(self, state: RiseState | None = None, *, larger: float = LARGER, record: float = RECORD) -> None:
         state = state or RiseState()
-        self._larger = larger
+        self._larger, self._record = larger, record
         self._usual, self._above = list(state.usual), list(state.above)
         self._num_in_block, self._block = state.num_in_block, list(state.block)
+        self._num_blocks = state.num_blocks
         self._largest = list(state.largest)
         self.num_risen = 0
         """Last values among which the rise began that ``add`` found. 0: it found none."""
@@ -115,6 +128,7 @@ class RiseDetector:
             usual=tuple(self._usual),
             above=tuple(self._above),
             num_in_block=self._num_in_block,
+            num_blocks=self._num_blocks,
             block=(single, pair, held),
             largest=(self._largest[0], self._largest[1], self._largest[2]),
         )
@@ -135,6 +149,7 @@ class RiseDetector:
         if value >= level + max(MIN_RISE * level, RISE_DEVIATIONS * deviation):
             return self._add_above(value, level, deviation)
         self._above.clear()
+        found = level if self._is_found(_Rule.SINGLE, value - level, level, deviation) else None
         self._usual = [*self._usual[1:], value]
         level, deviation = usual_level(self._usual[:USUAL_VALUES])
         rise = median(self._usual[USUAL_VALUES:]) - level
@@ -142,8 +157,8 @@ class RiseDetector:
         self._note(_Rule.HELD, rise)
         if self._num_in_block >= BLOCK_VALUES:
             self._end_block()
-        self.num_risen = RECENT_VALUES if is_held else 0
-        return level if is_held else None
+        self.num_risen = RECENT_VALUES if is_held else int(found is not None)
+        return level if is_held else found
 
     def _add_above(self, value: float, level: float, deviation: float) -> float | None:
         """Take in a value that may be a rise, alone or with those above before it."""
@@ -163,7 +178,10 @@ class RiseDetector:
         """Return whether a rise is larger than noise, and than those before."""
         before = self._largest[rule]
         usually = before[-1] if len(before) == LARGEST else 0.0
-        return rise >= max(MIN_RISE * level, _LIMITS[rule] * deviation, self._larger * usually)
+        is_known = rule is _Rule.SINGLE and self._num_blocks >= RECORD_BLOCKS
+        is_record = is_known and rise >= self._record * before[0]
+        is_beyond = rise >= max(_LIMITS[rule] * deviation, self._larger * usually)
+        return rise >= MIN_RISE * level and (is_record or is_beyond)
 
     def _note(self, rule: _Rule, rise: float) -> None:
         self._block[rule] = max(self._block[rule], rise)
@@ -173,3 +191,4 @@ class RiseDetector:
         for rule, rise in enumerate(self._block):
             self._largest[rule] = tuple(sorted((*self._largest[rule], rise), reverse=True)[:LARGEST])
         self._num_in_block, self._block = 0, [0.0, 0.0, 0.0]
+        self._num_blocks += 1
