@@ -291,6 +291,24 @@ def test_what_was_found_in_later_steps_is_found_again() -> None:
     ], "it had not ended by then"
 
 
+def test_lookups_of_later_steps_are_found_again_without_reports() -> None:
+    """As in a trainer of the user's own, whose losses and labels are not known."""
+
+    def sampled(data: Data, first: int, last: int, **faults: Any) -> list[FindingKind]:
+        for step in range(first + 99, last, 100):
+            data.watch.add_sample(step, counts_of(data.batch(**faults).lookups), rows={}, inputs=(None, None))
+        return [each.kind for each in data.watch.findings]
+
+    before = Data()
+    assert sampled(before, 0, 500) == []
+    assert sampled(before, 500, 700, usual=1.0) == [FindingKind.VALUES_MOVED]
+
+    again = Data(state=before.watch.state, first_step=400)
+    assert again.watch.findings == ()
+    assert sampled(again, 400, 500) == []
+    assert sampled(again, 500, 600, usual=1.0) == [FindingKind.VALUES_MOVED]
+
+
 def test_a_finding_is_one_line_for_every_kind() -> None:
     """With and without samples and numbers."""
     for kind in FindingKind:

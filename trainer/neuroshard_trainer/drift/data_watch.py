@@ -73,7 +73,7 @@ class DataState(Value):
     most: ShareReference = ShareReference()
     """Likewise, lookups of the row that is looked up most."""
     num_steps: Count = 0
-    """Steps of the training that reports have taken in."""
+    """Steps of the training that reports and sampled batches have shown."""
     report_steps: tuple[Count, ...] = ()
     """First step of each of the last reports."""
     findings: tuple[DataFinding, ...] = ()
@@ -153,7 +153,7 @@ class DataWatch:
             dense=None if self._dense is None else self._dense.reference,
             empty=self._empty.reference,
             most=self._most.reference,
-            num_steps=self._next_reported,
+            num_steps=max(self._next_reported, self._next_sampled),
             report_steps=tuple(self._report_steps),
             findings=self.findings,
         )
