@@ -2,7 +2,14 @@
 
 import numpy as np
 import pytest
-from neuroshard_trainer.drift.columns import DenseColumns, FloatArray, shares_moved
+from neuroshard_trainer.drift.columns import (
+    DenseColumns,
+    FloatArray,
+    ShareReference,
+    ShareWatch,
+    alike_values,
+    shares_moved,
+)
 from numpy.typing import NDArray
 
 SAMPLES = 1024
@@ -69,3 +76,26 @@ def test_shares_that_are_drawn_have_not_moved(samples: int) -> None:
     moved = shares_moved(before, now, num_before=3 * samples, num_now=samples, excess=1.0, least=0.05)
 
     assert not moved.any()
+
+
+@pytest.mark.parametrize(("run", "expected"), [(1, 1.0), (8, 8.0)])
+def test_runs_of_equal_values_tell_how_alike_neighbors_are(run: int, expected: float) -> None:
+    """Whatever their distribution is; a constant has nothing to compare."""
+    rng = np.random.default_rng(3)
+    drawn = np.stack((rng.normal(size=512), rng.random(512) < 0.3, np.ones(512)), axis=1)
+
+    found = alike_values(np.repeat(drawn, run, axis=0))
+
+    assert found.tolist() == [pytest.approx(expected, rel=0.1), pytest.approx(expected, rel=0.1), 1.0]
+
+
+def test_a_share_that_is_constant_in_runs_has_not_moved() -> None:
+    """Of 60 sessions a batch, next to columns without any; a few batches alone tell too little of it."""
+    rng, moved = np.random.default_rng(4), []
+    for _ in range(40):
+        watch = ShareWatch(0.1, 3, ShareReference())
+        for _ in range(3 + 20):
+            batch = np.column_stack((np.repeat(rng.random(60) < 0.5, 8), rng.random((480, 3)) < 0.5)).astype(float)
+            moved.append(watch.add(batch.mean(axis=0), np.full(4, 480), alike_values(batch))[0])
+
+    assert not any(moved)

@@ -97,6 +97,13 @@ def test_a_batch_is_counted_by_feature() -> None:
     assert counts_of(found) == {"user": counted([[7], [], [7]]), "item": counted([[1, 2], [1, 2], []])}
 
 
+def test_lists_that_neighbors_share_are_alike() -> None:
+    """By feature: of eight samples in runs of four there are two runs, where an order that is drawn has five."""
+    found = counts_of(lookups(user=[[1, 2]] * 4 + [[2, 1]] * 4, item=[[1], [2]] * 4))
+
+    assert (found["user"].are_alike, found["item"].are_alike) == (2.5, 1.0)
+
+
 def test_distinct_rows_and_lists_are_those_of_the_first_samples() -> None:
     """Lookups are those of the whole batch, which cost nothing to count."""
     found = counts_of(lookups(user=[[1], [1], [2]], item=[[3, 4], [5], [6, 7, 8]]), counted_samples=2)

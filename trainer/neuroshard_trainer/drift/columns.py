@@ -2,7 +2,8 @@
 
 Shares of samples are compared: of those that have no value, and of those below each tenth of the first batches' values.
 A share of n samples varies by a binomial number. Samples of one user or one session are alike, which makes it vary
-more: by how much, the first batches show, and the limit grows with it. A share has moved from six such deviations on,
+more: by how much, the first batches show, from one to the next and in the runs of equal values that neighbors have, and
+the limit grows with it. A share has moved from six such deviations on,
 and from a least difference, since on very many samples any difference is clear.
 """
 
@@ -71,6 +72,26 @@ def excess_of(shares: FloatArray, num_samples: FloatArray | int) -> FloatArray:
     return excess
 
 
+def alike(num_samples: int, runs: NDArray[np.int64], squares: NDArray[np.int64]) -> FloatArray:
+    """Return, by column, how many times fewer runs its values have than in an order that is drawn; at least 1.
+
+    Args:
+        num_samples: of the column.
+        runs: of equal values that neighbors have.
+        squares: sum of the squares of how often each value is there.
+    """
+    drawn = 1 + num_samples - squares / max(1, num_samples)
+    found: FloatArray = np.maximum(1.0, drawn / np.maximum(1, runs))
+    return found
+
+
+def alike_values(values: NDArray[np.floating]) -> FloatArray:
+    """Return the same of the columns of [samples, columns] values."""
+    runs = 1 + (values[1:] != values[:-1]).sum(axis=0)
+    squares = [np.square(np.unique(column, return_counts=True)[1]).sum() for column in values.T]
+    return alike(len(values), runs, np.array(squares))
+
+
 def counted_samples(num_columns: int) -> int:
     """Return the number of a batch's first samples in which columns are counted."""
     return max(MIN_COUNTED_SAMPLES, COUNTED_VALUES // max(1, num_columns))
@@ -100,18 +121,19 @@ class ShareWatch:
         self._least = least
         self._num_first = num_first
         self.reference = reference
-        self._first: list[tuple[FloatArray, NDArray[np.int64]]] = []
+        self._first: list[tuple[FloatArray, NDArray[np.int64], FloatArray]] = []
 
-    def add(self, shares: FloatArray, counts: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def add(self, shares: FloatArray, counts: NDArray[np.int64], are_alike: FloatArray) -> NDArray[np.bool_]:
         """Take in a batch; return, by column, whether its share has moved, of which none has without a reference.
 
         Args:
             shares: by column.
             counts: by column, samples that its share is of.
+            are_alike: by column, as ``alike`` has it.
         """
         known = self.reference
         if not known.shares:
-            self._learn(shares, counts)
+            self._learn(shares, counts, are_alike)
         if len(known.shares) != len(shares):
             return np.zeros(len(shares), dtype=np.bool_)
         return shares_moved(
@@ -123,16 +145,17 @@ class ShareWatch:
             least=self._least,
         )
 
-    def _learn(self, shares: FloatArray, counts: NDArray[np.int64]) -> None:
+    def _learn(self, shares: FloatArray, counts: NDArray[np.int64], are_alike: FloatArray) -> None:
         if self._first and len(self._first[0][0]) != len(shares):
             self._first = []
-        self._first.append((shares, counts))
+        self._first.append((shares, counts, are_alike))
         if len(self._first) == self._num_first:
-            each, of = (np.array(arrays) for arrays in zip(*self._first, strict=True))
+            each, of, in_runs = (np.array(arrays) for arrays in zip(*self._first, strict=True))
             total = of.sum(axis=0)
+            excess = np.maximum(excess_of(each[:, :, None], of.mean(axis=0)[:, None]), in_runs.mean(axis=0))
             self.reference = ShareReference(
                 shares=tuple(((each * of).sum(axis=0) / np.maximum(1, total)).tolist()),
-                excess=tuple(excess_of(each[:, :, None], of.mean(axis=0)[:, None]).tolist()),
+                excess=tuple(excess.tolist()),
                 counts=tuple(total.tolist()),
             )
             self._first = []
@@ -171,7 +194,8 @@ class DenseColumns:
         edges = np.quantile(values, TENTHS, axis=0, method="inverted_cdf").T
         each = np.array([_below(batch, edges) for batch in batches])
         shares = _below(values, edges)
-        excess = excess_of(each, len(batches[0]))
+        in_runs = np.mean([alike_values(batch) for batch in batches], axis=0)
+        excess = np.maximum(excess_of(each, len(batches[0])), in_runs)
         return cls(
             fills,
             ColumnReference(

@@ -266,8 +266,10 @@ class DataWatch:
         empty = 1 - np.array([feature.filled_lists for feature in each]) / samples
         most = np.array([feature.most_lookups for feature in each]) / np.maximum(1, lookups)
         empty_before, most_before = self._empty.reference.shares, self._most.reference.shares
-        is_emptier = self._empty.add(empty, samples)
-        has_moved = self._most.add(most, np.minimum(lookups, [feature.counted_samples for feature in each]))
+        are_alike = np.array([feature.are_alike for feature in each])
+        is_emptier = self._empty.add(empty, samples, are_alike)
+        counted = np.minimum(lookups, [feature.counted_samples for feature in each])
+        has_moved = self._most.add(most, counted, are_alike)
         facts: list[_Fact] = []
         for at, name in enumerate(counts):
             if is_emptier[at] and empty[at] > empty_before[at] and name not in without_repeats:

@@ -8,7 +8,7 @@ duplication factor, so that another factor is a change of lookups; with all list
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite, log, sqrt
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from neuroshard_api.documents.tables import REUSE_BINS
 from numpy.typing import NDArray
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from neuroshard_trainer.drift.columns import alike
 from neuroshard_trainer.ranks.run_identity import RunIdentity
 
 MIN_LOG_RATIO: Final = 0.1
@@ -51,6 +52,8 @@ class FeatureCounts:
     highest_row: int = 0
     most_lookups: int = 0
     """Counted ones of the row that is looked up most."""
+    are_alike: float = field(default=1.0, compare=False)
+    """How many times fewer runs of equal lists the counted samples have than in an order that is drawn; at least 1."""
 
 
 BatchCounts = Mapping[str, FeatureCounts]
@@ -73,9 +76,12 @@ def counts_of(lookups: KeyedJaggedTensor, *, counted_samples: int | None = None)
     parts = [values[begin : begin + size] for begin, size in zip(begins.tolist(), counted_sizes.tolist(), strict=True)]
     rows = torch.cat(parts).cpu().numpy()
     features = np.arange(len(keys), dtype=np.uint64)
-    distinct_rows, most = _distinct(np.repeat(features, counted_sizes), _mixed(rows.astype(np.uint64)), len(keys))
+    distinct_rows, most, _ = _distinct(np.repeat(features, counted_sizes), _mixed(rows.astype(np.uint64)), len(keys))
     lists = _list_hashes(rows, counted.ravel())
-    distinct_lists, _ = _distinct(np.repeat(features, counted.shape[1]), lists, len(keys))
+    distinct_lists, _, squares = _distinct(np.repeat(features, counted.shape[1]), lists, len(keys))
+    by_feature = lists.reshape(len(keys), -1)
+    runs = 1 + (by_feature[:, 1:] != by_feature[:, :-1]).sum(axis=1)
+    are_alike = alike(counted.shape[1], runs, squares)
     lowest, highest = _extremes(rows, counted_sizes)
     return {
         key: FeatureCounts(
@@ -89,6 +95,7 @@ def counts_of(lookups: KeyedJaggedTensor, *, counted_samples: int | None = None)
             lowest_row=int(lowest[index]),
             highest_row=int(highest[index]),
             most_lookups=int(most[index]),
+            are_alike=float(are_alike[index]),
         )
         for index, key in enumerate(keys)
     }
@@ -234,10 +241,10 @@ def _extremes(rows: NDArray[Any], sizes: NDArray[np.int64]) -> tuple[NDArray[Any
 
 def _distinct(
     features: NDArray[np.uint64], hashes: NDArray[np.uint64], num_features: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Count each feature's distinct hashes, and those equal to its most frequent one, by the bits its number leaves.
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return, by feature, its distinct hashes, those equal to its most frequent one, and the sum of their squares.
 
-    Sorting takes less than ``unique``.
+    Hashes are compared by the bits that the feature's number leaves. Sorting takes less than ``unique``.
     """
     feature_bits = np.uint64(max(1, (num_features - 1).bit_length()))
     shift = np.uint64(_HASH_BITS) - feature_bits
@@ -247,8 +254,10 @@ def _distinct(
     places = np.flatnonzero(is_first)
     owners = (ordered[places] >> shift).astype(np.int64)
     most = np.zeros(num_features, dtype=np.int64)
-    np.maximum.at(most, owners, np.diff(places, append=len(ordered)))
-    return np.bincount(owners, minlength=num_features), most
+    hits = np.diff(places, append=len(ordered))
+    np.maximum.at(most, owners, hits)
+    squares = np.bincount(owners, weights=np.square(hits, dtype=np.float64), minlength=num_features)
+    return np.bincount(owners, minlength=num_features), most, squares.astype(np.int64)
 
 
 def _mixed(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
