@@ -4,13 +4,18 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from neuroshard_api.documents.gradient_exchange import GradientExchange, GradientType
+from neuroshard_api.documents.training_comparison import TrainingComparison
 from neuroshard_trainer.compare.comparison import Contestant, balanced_order, compare_contestants, geometric_mean
 from scipy import stats
+from support.trainer.rank_server import RankServer
+from support.trainer.trainer_builders import job_data, plan_of, write_job, write_plan
 
 
 @pytest.mark.parametrize("count", [2, 5, 31, 32, 60, 200])
@@ -25,6 +30,24 @@ def test_the_interval_is_students_of_the_logarithms(count: int) -> None:
     widths = [math.log(interval[1] / interval[0]), wanted[1] - wanted[0]]
     assert widths[0] == pytest.approx(widths[1], rel=1e-3 if count <= 31 else 1e-4)
     assert math.sqrt(interval[0] * interval[1]) == pytest.approx(mean)
+
+
+@pytest.mark.processes
+def test_a_plan_is_timed_with_the_gradients_that_it_sends(tmp_path: Path, ranks: RankServer) -> None:
+    """By Threshold the losses are others than exact ones, which two equal plans have, once steps are not whole."""
+    for name, kind in (("exact", None), ("equal", None), ("largest", GradientType.THRESHOLD)):
+        gradients = None if kind is None else GradientExchange(type=kind)
+        write_plan(tmp_path, plan_of(world_size=2, batch_size_per_device=16, gradients=gradients), f"{name}.json")
+    job = write_job(tmp_path, job_data(world_size=2, training={"denseOptimizer": "SGD", "denseLearningRate": "0.5"}))
+    plans = [str(tmp_path / f"{name}.json") for name in ("exact", "equal", "largest")]
+    out = tmp_path / "found.json"
+
+    arguments = [str(job), "--plans", *plans, "--rounds", "2", "--steps", "2", "--out", str(out)]
+    ranks.succeed("neuroshard_trainer.compare.plans:main", arguments, folder=tmp_path, count=2)
+
+    found = TrainingComparison.read(out).plans
+    assert found["equal"].largest_loss_difference == 0
+    assert (found["largest"].largest_loss_difference or 0) > 1e-6
 
 
 @pytest.fixture

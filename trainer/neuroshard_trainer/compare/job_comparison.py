@@ -8,6 +8,7 @@ from neuroshard_api.documents.training_comparison import TrainingComparison, fil
 from neuroshard_api.job.sizes import under_plan
 from neuroshard_api.job.training_job import DLRMTrainingJob
 
+from neuroshard_trainer.communication.gradient_codec import with_gradient_codec
 from neuroshard_trainer.compare.comparison import Contestant, compare_contestants
 from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.data.drift import with_statistics
@@ -62,6 +63,7 @@ def compare(
     for name, plan in zip(file_names(plan_files), plans, strict=True):
         model = sharded_job_model(job, plan, process)
         prove_sharding(model, plan, process.group)
+        with_gradient_codec(model, plan, device=process.device)
         training = job.spec.training
         of_copies = replicated_optimizer(
             model,
