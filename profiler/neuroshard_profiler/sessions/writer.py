@@ -1,10 +1,10 @@
 """Parquet files of clustered samples: list columns plain, so that zstd finds repeated lists. Sorts nothing.
 
-Lists of ids may then be kept once for the samples next to each other that share them. Numbers are then packed, integers
-as differences and floats byte by byte, which mostly takes less room and half the time to decode; a trial tells where.
+Lists of ids may then be kept once for the samples next to each other that share them. Integers are then packed as
+differences, which mostly takes less room and half the time to decode, and floats are plain; a trial tells where.
 
-Codes of a dictionary hide repeated lists from the compressor; columns of single values keep their dictionary, which
-pyarrow leaves for plain values where it grows too large.
+Codes of a dictionary hide repeated lists from the compressor; other columns of single values keep their dictionary,
+which pyarrow leaves for plain values where it grows too large.
 """
 
 import os
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 ROW_GROUP_BYTES = 64 * 2**20
 """Row groups of wide rows end here, so that the memory of writing has a limit."""
 ZSTD_LEVEL = 3
-DIFFERENCES, BY_BYTE = "DELTA_BINARY_PACKED", "BYTE_STREAM_SPLIT"
-"""Parquet's encodings of integers by their differences, in as many bits as those need, and of floats by their first
-bytes, then their second ones, and so on."""
+DIFFERENCES, PLAIN = "DELTA_BINARY_PACKED", "PLAIN"
+"""Parquet's encodings of integers by their differences, in as many bits as those need, and of values as they are.
+BYTE_STREAM_SPLIT of floats, which newer readers alone know, gains little more."""
 PACKED_SIZE = 1.25
 """Bytes over those of plain lists, up to which lists are packed: where they share parts, which zstd finds, plain ones
 are much smaller."""
@@ -120,24 +120,24 @@ def _are_equal(one: "pa.Table", other: "pa.Table") -> bool:
 
 
 def _packed(rows: "pa.Table") -> Mapping[str, str]:
-    """Return the encodings of the columns of numbers that packing keeps small, by Parquet's paths of their values."""
-    found = {field.name: _packing(field.type) for field in rows.schema}
-    numbers = rows.select([name for name, encoding in found.items() if encoding is not None])
+    """Return the encodings of columns of numbers that are not the usual ones, by Parquet's paths of their values."""
+    tried = {field.name: encoding for field in rows.schema if (encoding := _encoding(field.type)) is not None}
+    numbers = rows.select(list(tried))
     usual = _bytes_by_path(numbers, {})
-    encodings = {path: found[name] or "" for path, name in zip(usual, numbers.column_names, strict=True)}
+    encodings = dict(zip(usual, tried.values(), strict=True))
     sizes = _bytes_by_path(numbers, encodings)
-    limits = {path: usual[path] * (1.0 if path in found else PACKED_SIZE) for path in usual}
+    limits = {path: size * (1.0 if path in tried else PACKED_SIZE) for path, size in usual.items()}
     return {path: encoding for path, encoding in encodings.items() if sizes[path] <= limits[path]}
 
 
-def _packing(kind: "pa.DataType") -> str | None:
-    """Return the packing of numbers, of times, and of lists of them. None: a type has other values."""
+def _encoding(kind: "pa.DataType") -> str | None:
+    """Return the encoding of a type that is to be tried. None: the usual one alone."""
     import pyarrow as pa  # noqa: PLC0415 - only where Parquet is written
 
     inner = kind.value_type if pa.types.is_list(kind) or pa.types.is_large_list(kind) else kind
     if pa.types.is_integer(inner) or pa.types.is_timestamp(inner):
         return DIFFERENCES
-    return BY_BYTE if pa.types.is_float32(inner) or pa.types.is_float64(inner) else None
+    return PLAIN if pa.types.is_floating(kind) else None
 
 
 def _bytes_by_path(rows: "pa.Table", encodings: Mapping[str, str]) -> Mapping[str, int]:
@@ -156,7 +156,7 @@ def _bytes_by_path(rows: "pa.Table", encodings: Mapping[str, str]) -> Mapping[st
 def _writer(
     file: "BinaryIO | pa.NativeFile", schema: "pa.Schema", encodings: Mapping[str, str] | None = None
 ) -> "parquet.ParquetWriter":
-    """Return a writer; ``encodings`` are of columns that are neither plain nor a dictionary, by paths of values."""
+    """Return a writer; ``encodings`` are other ones than the usual, by the paths of values."""
     import pyarrow as pa  # noqa: PLC0415 - only where Parquet is written
     from pyarrow import parquet  # noqa: PLC0415 - the same
 
