@@ -118,9 +118,10 @@ def _job(file: JobFile, variants: Sequence[Variant], numbers: tuple[int, ...]) -
     fields = dict.fromkeys(_field(path) for number in numbers for path in variants[number].settings)
     # What a variant leaves unset is that of the job, so that the job has nothing where one of them unsets it.
     unset = {
-        field: None
-        for field in fields
-        if field in _OWN and field != WIDTHS and any(_at(variants[number], field) is None for number in numbers)
+        path: None
+        for number in numbers
+        for path, value in variants[number].settings.items()
+        if value is None and path in _OWN and path != WIDTHS
     }
 
     def named(names: Sequence[str]) -> JobFile:

@@ -34,6 +34,7 @@ def job_file(**spec: Any) -> JobFile:
         {"spec.training.denseOptimizer": ["Adam", "SGD"], "spec.training.denseLearningRate": ["0.1", "0.2"]},
         {"spec.training.gradientClipNorm": [None, "1"], "spec.model.crossNetwork": [None, {"numLayers": 1}]},
         {"spec.model": [{}, {"architecture": "DLRM", "crossNetwork": None}]},
+        {"spec.training": [{}, {"seed": 1, "gradientClipNorm": None}, {"denseLearningRate": "0.3"}]},
     ],
 )
 def test_a_variant_of_a_set_is_the_job_that_it_would_be_alone(choices: dict[str, list[Any]]) -> None:
