@@ -274,10 +274,20 @@ def test_a_folder_is_for_one_sweep(job_file: Path, tmp_path: Path, neuroshard: A
     assert neuroshard("sweep", job_file, *ON_TWO, *RATES, "--out", out).code == 0
 
     second = neuroshard("sweep", job_file, *ON_TWO, *other, "--out", out)
+    written(job_file, training={"maxSteps": 9})
+    longer = neuroshard("sweep", job_file, *ON_TWO, *RATES, "--out", out)
+    (out / "runs" / "shop-00").mkdir()
+    written(job_file, training={"embeddingLearningRate": "0.5", "denseLearningRate": "3"})
+    faster = neuroshard("sweep", job_file, *ON_TWO, *RATES, "--out", out)
     foreign = neuroshard("sweep", job_file, *ON_TWO, *other, "--out", tmp_path)
     file = neuroshard("sweep", job_file, *ON_TWO, *other, "--out", job_file)
 
     assert (second.code, foreign.code, file.code) == (2, 2, 2)
-    assert "has a sweep of other variants" in second.err
+    assert "has a sweep of other variants, whose runs" in second.err
+    assert (longer.code, faster.code) == (0, 2)
+    assert (
+        'runs of another job (shop-00 was trained with spec.training.embeddingLearningRate = "0.02", the job has "0.5"'
+        in faster.err
+    )
     assert "has other files, which `kubectl apply` might take" in foreign.err
     assert "is a file\nhint: give the path of a folder" in file.err

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 RUNS = "runs"
 _RECORD = "sweep.json"
+_SETTINGS = "settings"
+_FIELDS = ("embeddingLearningRate", "denseLearningRate", "learningRateSchedule", "gradientClipNorm", "precision")
+"""Of spec.training: a run resumes with others of these."""
 
 
 class SweepFolder:
@@ -44,11 +47,7 @@ class SweepFolder:
         if self.path.exists() and not self.path.is_dir():
             raise CommandError(f"--out: {self.path}: is a file; hint: give the path of a folder")
         if self._record.exists():
-            if _read(self._record) != _recorded(variants):
-                raise CommandError(
-                    f"--out: {self.path}: has a sweep of other variants, whose runs would be mixed with these"
-                    "; hint: give another folder, or remove this one"
-                )
+            self._require_same(_read(self._record), _recorded(variants))
         elif self.path.exists() and any(each.name != RUNS for each in self.path.iterdir()):
             raise CommandError(
                 f"--out: {self.path}: has other files, which `kubectl apply` might take for jobs of the sweep"
@@ -58,6 +57,23 @@ class SweepFolder:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise CommandError(f"--out: {self.path}: cannot be made: {error.strerror}; hint: choose another") from error
+
+    def _require_same(self, before: Mapping[str, Mapping[str, str]], now: Mapping[str, Mapping[str, str]]) -> None:
+        """Do nothing if the recorded variants are these. Raises CommandError.
+
+        Runs resume at other learning rates, so that finished ones would have the metrics of what the job was before.
+        """
+        from neuroshard_api.job.continuation import other_facts
+
+        if before.keys() == now.keys() and all(before[name].get(_SETTINGS) == now[name][_SETTINGS] for name in now):
+            begun = [name for name in now if self.run_directory(name).path.exists()]
+            others = [f"{name} {phrase}" for name in begun for phrase in other_facts(before[name], now[name])]
+            if not others:
+                return
+            what = f"runs of another job ({others[0]}), which would be mixed with those of this one"
+        else:
+            what = "a sweep of other variants, whose runs would be mixed with these"
+        raise CommandError(f"--out: {self.path}: has {what}; hint: give another folder, or remove this one")
 
     def take(self, variants: "Sequence[Variant]") -> None:
         """Let the folder be of these variants from now on."""
@@ -91,13 +107,24 @@ class SweepFolder:
         return path
 
 
-def _recorded(variants: "Sequence[Variant]") -> dict[str, str]:
-    return {variant.name: variant.text for variant in variants}
+def _recorded(variants: "Sequence[Variant]") -> dict[str, dict[str, str]]:
+    """Return the settings of each variant, and what else decides its metrics and may change in a run's folder."""
+    found = {}
+    for variant in variants:
+        spec = variant.file.job.spec
+        training = spec.training.model_dump(mode="json", by_alias=True)
+        facts = {f"spec.training.{name}": training[name] for name in _FIELDS}
+        facts["samples of a step"] = spec.model.samples_per_device * spec.trainer.world_size
+        texts = {name: json.dumps(value) for name, value in facts.items()}
+        found[variant.name] = {_SETTINGS: variant.text, **texts}
+    return found
 
 
-def _read(record: Path) -> object:
+def _read(record: Path) -> dict[str, dict[str, str]]:
     """Return the recorded variants; a damaged record is of none."""
     try:
-        return json.loads(record.read_text(encoding="utf-8"))
+        found = json.loads(record.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return None
+        return {}
+    is_whole = isinstance(found, dict) and all(isinstance(each, dict) for each in found.values())
+    return found if is_whole else {}
