@@ -48,7 +48,32 @@ def cheaper_with_means(request: PlanRequest, *, costs: CostModel, search: Search
     collections = means_by_rows(request, default_types(request, costs.manifest))
     if not collections:
         return search(request)
-    return _Ways(request, collections, costs=costs, search=search).cheapest()
+
+    def tried(chosen: frozenset[int], known_ms: float) -> Plan | None:
+        """Return the plan with these collections by rows that costs less than is known. None: there is none."""
+        by_rows = with_rows(request, [collections[position] for position in sorted(chosen)])
+        try:
+            if _bound_ms(by_rows, costs) >= known_ms:
+                return None
+            found = search(by_rows)
+        except (InfeasibleError, RequestError):
+            return None
+        return found if priced_ms(found) < known_ms else None
+
+    every = frozenset(range(len(collections)))
+    one_by_one = [frozenset({position}) for position in range(min(len(every), MOST_CHOSEN))] if len(every) > 1 else []
+    try:
+        best, chosen, flips = search(request), frozenset[int](), [every, *one_by_one]
+    except InfeasibleError:
+        found = tried(every, np.inf)
+        if found is None:
+            raise
+        best, chosen, flips = found, every, one_by_one
+    for each in flips:
+        found = tried(chosen ^ each, priced_ms(best))
+        if found is not None:
+            best, chosen = found, chosen ^ each
+    return best
 
 
 def bound_of_choices_ms(request: PlanRequest, costs: CostModel, problem: Problem | None = None) -> float:
@@ -95,49 +120,6 @@ def with_rows(request: PlanRequest, collections: Sequence[Rows]) -> PlanRequest:
     """Return the request with these collections by rows."""
     own = dict(chain(request.constraints.tables.items(), *(rows.items() for rows in collections)))
     return request.model_copy(update={"constraints": request.constraints.model_copy(update={"tables": own})})
-
-
-class _Ways:
-    """Plans by the positions of the collections that are by rows."""
-
-    def __init__(self, request: PlanRequest, collections: Sequence[Rows], *, costs: CostModel, search: Search) -> None:
-        self._request = request
-        self._collections = collections
-        self._costs = costs
-        self._search = search
-
-    def cheapest(self) -> Plan:
-        """Return the cheapest plan found, moves included. Raises PlannerError."""
-        every = frozenset(range(len(self._collections)))
-        chosen: frozenset[int] = frozenset()
-        try:
-            best = self._search(self._request)
-        except InfeasibleError:
-            found = self._tried(every, np.inf)
-            if found is None:
-                raise
-            best, chosen = found, every
-        else:
-            found = self._tried(every, priced_ms(best))
-            if found is not None:
-                best, chosen = found, every
-        for position in range(min(len(every), MOST_CHOSEN)) if len(every) > 1 else ():
-            flipped = chosen ^ {position}
-            found = self._tried(flipped, priced_ms(best))
-            if found is not None:
-                best, chosen = found, flipped
-        return best
-
-    def _tried(self, chosen: frozenset[int], known_ms: float) -> Plan | None:
-        """Return the plan of a choice that costs less than is known. None: there is none."""
-        request = with_rows(self._request, [self._collections[position] for position in sorted(chosen)])
-        try:
-            if _bound_ms(request, self._costs) >= known_ms:
-                return None
-            found = self._search(request)
-        except (InfeasibleError, RequestError):
-            return None
-        return found if priced_ms(found) < known_ms else None
 
 
 def _bound_ms(request: PlanRequest, costs: CostModel) -> float:
