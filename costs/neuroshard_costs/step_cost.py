@@ -20,7 +20,7 @@ are cut by columns, and elsewhere above the truth by no more than the copies of 
 The cost never falls when a peak rises. That, and that traffic adds up over shards, is all that search and bound assume.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Self
@@ -285,22 +285,25 @@ class StepCost:
         both[..., FORWARD] = times.sum(axis=-1)
         return both
 
-    def total_ms(self, peaks: FloatArray) -> FloatArray:
-        """Return [...] the cost of placements with these peaks [..., levels]."""
+    def total_ms(self, peaks: FloatArray, further_ms: Sequence[FloatArray] | None = None) -> FloatArray:
+        """Return [...] the cost of placements with these peaks [..., levels]; ``further_ms`` is that of the peaks."""
         compute = peaks[..., FORWARD] + peaks[..., BACKWARD]
         traffic = peaks[..., TRAFFIC]
         total: FloatArray = compute + self._exposed_ms(traffic, compute) + self.pooled_ms(traffic)
         if self.fixed_ms:
             total += self.fixed_ms
-        if not traffic[..., _BEYOND_COLUMNS[0] :].any():
-            return total
-        is_in_use: list[bool] = np.logical_or.reduce(traffic.reshape(-1, len(Collective)), axis=0).tolist()
-        for collective in _BEYOND_COLUMNS:
-            if is_in_use[collective]:
-                total += self._costs[collective].total_ms(traffic[..., collective])
-        if is_in_use[Collective.GRADIENTS]:
-            total += self.dense_update_ms(traffic)
+        for added in self.further_ms(traffic) if further_ms is None else further_ms:
+            total += added
         return total
+
+    def further_ms(self, traffic: FloatArray) -> Sequence[FloatArray]:
+        """Return the parts [...] of the cost that no shard by columns has, at peak traffic [..., collectives]."""
+        if not traffic[..., _BEYOND_COLUMNS[0] :].any():
+            return ()
+        is_in_use: list[bool] = np.logical_or.reduce(traffic.reshape(-1, len(Collective)), axis=0).tolist()
+        used = [collective for collective in _BEYOND_COLUMNS if is_in_use[collective]]
+        parts = [self._costs[collective].total_ms(traffic[..., collective]) for collective in used]
+        return [*parts, self.dense_update_ms(traffic)] if is_in_use[Collective.GRADIENTS] else parts
 
     def parts_ms(self, peaks: FloatArray) -> Mapping[str, float]:
         """Return the parts of the cost of a placement with these peaks [levels], which sum to it; none that is 0."""

@@ -42,6 +42,7 @@ class State:
         self.levels: FloatArray = _additive_levels(problem, self.movable) + self._fixed_levels
         """[devices, levels + 1] the levels of the objective, and memory."""
         self.levels[:, TIMES] = problem.pass_levels(self.sums)
+        self._further_ms = problem.step_cost.further_ms(np.maximum.reduce(self._fixed_levels)[TRAFFIC])
         self._derive()
 
     @property
@@ -59,13 +60,17 @@ class State:
         """Which device has which shard; equal for equal placements, whatever the order of their shards."""
         return self.keys.tobytes() + self.kinds[self.order].tobytes()
 
+    def cost_ms(self, peaks: FloatArray) -> FloatArray:
+        """Return [...] what the placement costs with these peaks [..., levels + 1], whatever the movable shards do."""
+        return self._problem.step_cost.total_ms(peaks, self._further_ms)
+
     def _derive(self) -> None:
-        self.total_ms = float(self._problem.step_cost.total_ms(np.maximum.reduce(self.levels)))
+        self.total_ms = float(self.cost_ms(np.maximum.reduce(self.levels)))
         """The plan's cost."""
         unit = self._problem.kinds.unit[self.kinds]
         self.shards_of_unit: IndexArray = np.bincount(unit, minlength=len(self._problem.units))
         keys = unit * self._problem.num_devices + self.devices
-        self.order: IndexArray = keys.argsort(kind="stable")
+        self.order: IndexArray = keys.argsort()  # no two are equal
         """[n] the placed shards by unit and device."""
         self.keys: IndexArray = keys[self.order]
         """[n] their unit times the number of devices plus their device, ascending."""
@@ -214,11 +219,11 @@ class LocalSearch:
             if not len(moves.target):
                 return False
         if len(moves.target) > self._problem.tuning.num_judged:
-            likely = _least(*self._outcome(view, moves, levels), self._problem.tuning.num_judged)
+            likely = _least(*self._outcome(state, view, moves, levels), self._problem.tuning.num_judged)
             moves, levels = moves.take(likely), levels.take(likely, axis=1)
         sums = _after(self._problem.kinds.representation, state.kinds, state.sums, view.source, moves)
         levels[:, :, TIMES] = self._problem.pass_levels(np.maximum(sums, 0.0))
-        total, unevenness = self._outcome(view, moves, levels)
+        total, unevenness = self._outcome(state, view, moves, levels)
         # Unevenness sums shares of the plan's cost to a power; the source's own share puts a gain in proportion.
         staying = view.loads.unevenness[view.source]
         better = (total < state.total_ms * (1 - self._problem.tuning.least_gain)) | (
@@ -229,12 +234,14 @@ class LocalSearch:
         state.apply(view.source, moves, int(np.lexsort((unevenness, total, ~better))[0]))
         return True
 
-    def _outcome(self, view: View, moves: CandidateMoves, levels: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def _outcome(
+        self, state: State, view: View, moves: CandidateMoves, levels: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
         """Return [c] the plan's cost and [c] the change of its unevenness, given the pair's [2, c, levels + 1]."""
         source, target = levels
         peaks = np.maximum(source, target)
-        np.maximum(peaks, view.largest_elsewhere[moves.target], out=peaks)
-        total = self._problem.step_cost.total_ms(peaks)
+        np.maximum(peaks, view.largest_elsewhere.take(moves.target, axis=0), out=peaks)
+        total = state.cost_ms(peaks)
         of_source, of_target = view.loads.unevenness_of(levels)
         after: FloatArray = of_source + of_target
         return total, after - view.loads.unevenness[view.source] - view.loads.unevenness[moves.target]
@@ -314,13 +321,18 @@ def _after(
 ) -> NDArray[Any]:
     """Return [2, c, v] the sums of ``values`` (a row per kind) on the source and on the target after each move."""
     result = np.empty((2, len(moves.target), per_device.shape[1]), dtype=per_device.dtype)
-    np.subtract(per_device[source], values[state_kinds[moves.source_shard]], out=result[0])
-    (comes,) = (moves.source_kind != NONE).nonzero()
-    result[0, comes] += values[moves.source_kind[comes]]
-    np.add(per_device[moves.target], values[moves.target_kind], out=result[1])
-    (goes,) = (moves.target_shard != NONE).nonzero()
-    result[1, goes] -= values[state_kinds[moves.target_shard[goes]]]
+    np.subtract(per_device[source], values.take(state_kinds[moves.source_shard], axis=0), out=result[0])
+    result[0] += _rows(values, moves.source_kind, moves.source_kind == NONE)
+    np.add(per_device.take(moves.target, axis=0), values.take(moves.target_kind, axis=0), out=result[1])
+    result[1] -= _rows(values, state_kinds[moves.target_shard], moves.target_shard == NONE)
     return result
+
+
+def _rows(values: NDArray[Any], kinds: IndexArray, is_none: NDArray[np.bool_]) -> NDArray[Any]:
+    """Return [c, v] the row of each kind, 0 where there is none."""
+    rows = values.take(kinds, axis=0)
+    rows[is_none] = 0.0
+    return rows
 
 
 def _largest_elsewhere(levels: FloatArray, source: int) -> FloatArray:

@@ -44,8 +44,10 @@ class CandidateMoves(NamedTuple):
     """[c] kind that takes its place, or joins the target."""
 
     def take(self, index: IndexArray | NDArray[np.bool_]) -> Self:
-        """Return the moves at these positions."""
-        return type(self)(*(column[index] for column in self))
+        """Return the moves at these positions, or for which ``index`` [c] is true."""
+        if index.dtype == np.bool_:
+            (index,) = index.nonzero()
+        return type(self)(*(column.take(index) for column in self))
 
     @classmethod
     def concatenated(cls, parts: Sequence[Self]) -> Self:
@@ -56,11 +58,10 @@ class CandidateMoves(NamedTuple):
 def relocations(problem: Problem, state: PlacedShards, shards: IndexArray, targets: IndexArray) -> CandidateMoves:
     """Give every move of a shard to a target that holds no shard of the same table."""
     shard, target = _pairs(shards, targets)
-    unit = problem.kinds.unit[state.kinds[shard]]
+    kind = state.kinds.take(shard)
+    unit = problem.kinds.unit.take(kind)
     none = np.full(len(shard), NONE)
-    moves = CandidateMoves(
-        target=target, source_shard=shard, source_kind=none, target_shard=none, target_kind=state.kinds[shard]
-    )
+    moves = CandidateMoves(target=target, source_shard=shard, source_kind=none, target_shard=none, target_kind=kind)
     found = shard_on(problem, state, unit, target) == NONE
     if problem.allowed is not None:
         found &= problem.allowed[unit, target]
@@ -97,11 +98,12 @@ def swaps(
     sides = key.searchsorted(columns + np.minimum(partner_size, 0.75)) + _SIDES
     bordered = np.full(len(there) + 2, NONE)
     bordered[1:-1] = place_there
-    (found,) = (bordered[sides] == columns).ravel().nonzero()
+    (found,) = (bordered.take(sides) == columns).ravel().nonzero()
     row, column = np.divmod(found, len(targets))
-    shard, target, partner = shards[row % len(shards)], targets[column], there[sides.ravel()[found] - 1]
-    shard_kind, partner_kind = state.kinds[shard], state.kinds[partner]
-    unit, partner_unit = problem.kinds.unit[shard_kind], problem.kinds.unit[partner_kind]
+    shard, target = shards.take(row % len(shards)), targets.take(column)
+    partner = there.take(sides.ravel().take(found) - 1)
+    shard_kind, partner_kind = state.kinds.take(shard), state.kinds.take(partner)
+    unit, partner_unit = problem.kinds.unit.take(shard_kind), problem.kinds.unit.take(partner_kind)
     source = state.devices[shard]
     # The pair itself may be two shards of one table; any other shard of it there would have to be merged.
     alone = (shard_on(problem, state, unit, target) == NONE) & (shard_on(problem, state, partner_unit, source) == NONE)
@@ -169,7 +171,7 @@ def shard_on(problem: Problem, state: PlacedShards, unit: IndexArray, device: In
     """Return [c] the placed shard of each unit on each device, or NONE."""
     wanted = unit * problem.num_devices + device
     position = np.minimum(state.keys.searchsorted(wanted), len(state.keys) - 1)
-    return np.where(state.keys[position] == wanted, state.order[position], NONE)
+    return np.where(state.keys.take(position) == wanted, state.order.take(position), NONE)
 
 
 def _pairs(first: IndexArray, second: IndexArray) -> tuple[IndexArray, IndexArray]:
