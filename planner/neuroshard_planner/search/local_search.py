@@ -70,7 +70,7 @@ class State:
         unit = self._problem.kinds.unit[self.kinds]
         self.shards_of_unit: IndexArray = np.bincount(unit, minlength=len(self._problem.units))
         keys = unit * self._problem.num_devices + self.devices
-        self.order: IndexArray = keys.argsort()  # no two are equal
+        self.order: IndexArray = keys.argsort(kind="stable")
         """[n] the placed shards by unit and device."""
         self.keys: IndexArray = keys[self.order]
         """[n] their unit times the number of devices plus their device, ascending."""
