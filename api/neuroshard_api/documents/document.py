@@ -87,9 +87,12 @@ MAX_NESTING = 100
 
 
 class Value(BaseModel):
-    """A frozen, strict part of a document: unknown keys and wrong types are errors, NaN never passes."""
+    """A frozen, strict part of a document: unknown keys and wrong types are errors, NaN never passes.
 
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+    pydantic compiles a class when it is first used, under a lock: a command uses a part of those that it imports.
+    """
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
