@@ -1,23 +1,26 @@
 """What would help: what a plan would gain by each permission or setting that its request lacks.
 
-Each lever is priced by one evaluation that takes little of a search:
+Each lever is priced by one evaluation that takes a part of a search:
 
 lever                                    promise
 types on the wire and of tables, batch   price of the plan's own placement: all tables change alike, and stay
-repeats                                  the plan's cost, times the lower bound without repeats over that with them
-groups, nodes, of few tables             a short search in the plan's sharding types: there are other devices
+repeats, of few tables                   the plan's own placement after a descent, in the cheaper of two forms
+repeats, of many tables                  the plan's cost, times the lower bound without repeats over that with them
+groups, nodes, of few tables             a short search, and what a whole one finds below it: there are other devices
 groups, nodes, of many tables            the plan's cost, times that of its cuts on even devices there over that here
 
-The first is the cost of a real placement, so that a search finds no worse. The others promise what a search would find
-where the best plan is as far above its bound, below a short search, or above even devices, as this plan is: what keeps
-a plan from them, cuts that cost and devices that are uneven, is mostly due to the tables and stays. A short search of
-many tables ends far above what a whole one finds.
+The first two are costs of real placements, so that a search finds no worse. Those of many tables promise what a search
+would find where the best plan is as far above its bound, or above even devices, as this plan is: what keeps a plan from
+them, cuts that cost and devices that are uneven, is mostly due to the tables and stays. A short search of many tables
+ends far above what a whole one finds. Short searches are in the plan's sharding types, but where the plan is far above
+its bound: there a change as small as that of repeats may call for others, and both are searched in all.
 
 Other batch sizes and numbers of nodes are judged by the time per sample. Levers that do not save more than the cost
 models can distinguish, and than the promises are wrong by, are not named.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -37,10 +40,11 @@ from neuroshard_planner.choices.device_groups import least_average_ms, permitted
 from neuroshard_planner.choices.means_by_rows import bound_of_choices_ms
 from neuroshard_planner.choices.trials import exchange_refusal, least_gain
 from neuroshard_planner.errors import PlannerError, RequestError
-from neuroshard_planner.planning import Bundle, searched_ms
-from neuroshard_planner.plans.tables import placement_of
+from neuroshard_planner.planning import Bundle, refined_ms, searched_ms
+from neuroshard_planner.plans.tables import is_searched, placement_of
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
+from neuroshard_planner.problem.tuning import SearchTuning
 from neuroshard_planner.problem.units import resolve_units
 from neuroshard_planner.search.bounds import EVERYWHERE
 from neuroshard_planner.search.estimator import promised_ms
@@ -53,10 +57,14 @@ ALIKE = (LeverName.WIRE_TYPES, LeverName.STORED_TYPES, LeverName.BATCH_SIZE)
 """Levers that change all tables alike."""
 OPPOSITE = (LeverName.BATCH_SIZE, LeverName.NODES)
 """Levers of more and of less. Less is priced where more saves nothing: hardly ever do both save."""
-SHORT_WORK = 2000
-"""Device evaluations of a search among other devices."""
+SHORT_SHARE = 0.3
+"""Of the work of a search, for a short one."""
+SHORT_ENDS_ABOVE = 0.015
+"""Share by which it ends above a whole one in the mean (`benchmarks/promises.py`)."""
 MOST_SEARCHED_UNITS = 64
 """Of such a search; with more it ends up to a quarter above a whole one."""
+WIDE_GAP = 0.25
+"""Of a plan to its bound: above it, other sharding types may be better by as much after a small change."""
 MOST_NAMED = 3
 """Groups of features."""
 
@@ -122,16 +130,16 @@ class Promises:
         Raises:
             RequestError: the request contradicts itself.
         """
-        plan, request, costs = self._plan, lever.request, self._costs
-        if request.topology != plan.resolved.topology:
-            if len(resolve_units(request)) <= MOST_SEARCHED_UNITS:
-                there_ms = searched_ms(_short(request, plan), costs)
-                return None if there_ms is None else there_ms * self._found_share + lever.added_ms
-            if not has_room(request):
-                return None
-            there_ms = _even_ms(plan, Problem(request, costs))
-            return plan.predicted.total_ms * there_ms / self._even_here_ms + lever.added_ms
-        problem = Problem(request, costs)
+        request = lever.request
+        if request.topology == self._plan.resolved.topology:
+            return self._here_ms(lever)
+        found_ms = self._searched_ms(request) if _has_few(request) else self._on_even_devices_ms(request)
+        return None if found_ms is None else found_ms + lever.added_ms
+
+    def _here_ms(self, lever: LeverRequest) -> float | None:
+        """Return the cost of a plan on the same devices. None: the plan's placement does not fit."""
+        plan, request = self._plan, lever.request
+        problem = Problem(request, self._costs)
         placement = placement_of(plan.tables, problem)
         if not problem.fits(placement):
             return None
@@ -139,15 +147,46 @@ class Promises:
         is_by_columns = all(table.sharding_type.is_by_columns for table in plan.tables)
         if lever.name in ALIKE and (is_by_columns or lever.name is not LeverName.WIRE_TYPES):
             return on_placement_ms
+        may_change = _has_few(request) and problem.host_tables is None and is_searched(plan.tables, problem)
+        if lever.name is LeverName.REPEATS and may_change:
+            return min(on_placement_ms, self._without_repeats_ms(request))
         # Rows and copies may avoid the all-to-alls that narrow types shorten.
-        by_bound_ms = plan.predicted.total_ms * bound_of_choices_ms(request, costs, problem) / plan.lower_bound_ms
-        return min(by_bound_ms, on_placement_ms)
+        return min(on_placement_ms, self._by_bound_ms(problem))
 
-    @cached_property
-    def _found_share(self) -> float:
-        """The plan's cost over that of a short search on its devices; 1 where this costs less, or finds nothing."""
-        short_ms = searched_ms(_short(self._plan.resolved, self._plan), self._costs)
-        return 1.0 if short_ms is None else min(1.0, self._plan.predicted.total_ms / short_ms)
+    def _without_repeats_ms(self, request: PlanRequest) -> float:
+        """Return the cost of a plan without repeats, in the form that costs less (`choices.repeats`)."""
+        forms = [Problem(request, self._costs)]
+        if request.topology.num_devices > 1:
+            with suppress(RequestError):
+                forms.append(Problem(request.model_copy(update={"grouped": request.deduplicate}), self._costs))
+        if self._plan.gap <= WIDE_GAP:
+            return min(refined_ms(each, placement_of(self._plan.tables, each)) for each in forms)
+        by_bound_ms, form = min(((self._by_bound_ms(each), each) for each in forms), key=lambda each: each[0])
+        found_ms = self._searched_ms(form.request) if by_bound_ms < self._plan.predicted.total_ms else None
+        return by_bound_ms if found_ms is None else found_ms
+
+    def _by_bound_ms(self, problem: Problem) -> float:
+        """Return the plan's cost, changed as the lower bound changes."""
+        bound_ms = bound_of_choices_ms(problem.request, self._costs, problem)
+        return self._plan.predicted.total_ms * bound_ms / self._plan.lower_bound_ms
+
+    def _searched_ms(self, request: PlanRequest) -> float | None:
+        """Return the cost that a whole search should find, by a short one. None: nothing fits."""
+        settings, short = request.search, int(SHORT_SHARE * SearchTuning().least_budget(request.topology.num_devices))
+        is_whole = settings.work_budget is not None and settings.work_budget <= short
+        if not is_whole:
+            request = request.model_copy(update={"search": settings.model_copy(update={"work_budget": short})})
+        if self._plan.gap <= WIDE_GAP:
+            request = _in_types_of(self._plan, request)
+        found_ms = searched_ms(request, self._costs)
+        return found_ms if found_ms is None or is_whole else found_ms / (1 + SHORT_ENDS_ABOVE)
+
+    def _on_even_devices_ms(self, request: PlanRequest) -> float | None:
+        """Return the plan's cost, changed as that of its cuts on even devices changes. None: nothing fits."""
+        if not has_room(request):
+            return None
+        there_ms = _even_ms(self._plan, Problem(request, self._costs))
+        return self._plan.predicted.total_ms * there_ms / self._even_here_ms
 
     @cached_property
     def _even_here_ms(self) -> float:
@@ -318,16 +357,19 @@ def _nodes(plan: Plan) -> Iterator[LeverRequest]:
             )
 
 
-def _short(request: PlanRequest, plan: Plan) -> PlanRequest:
-    """Return a request for a short search in the sharding types of a plan."""
+def _has_few(request: PlanRequest) -> bool:
+    """Return whether a request has so few tables that searches for it are short."""
+    return len(resolve_units(request)) <= MOST_SEARCHED_UNITS
+
+
+def _in_types_of(plan: Plan, request: PlanRequest) -> PlanRequest:
+    """Return the request in the sharding types of a plan and those by columns, if it names none."""
     limits = request.constraints
-    if limits.sharding_types is None:
-        used = dict.fromkeys((*BY_COLUMNS, *(table.sharding_type for table in plan.tables)))
-        types = tuple(kind for kind in used if kind not in (limits.excluded_sharding_types or ()))
-        limits = limits.model_copy(update={"sharding_types": types or None})
-    return request.model_copy(
-        update={"constraints": limits, "search": request.search.model_copy(update={"work_budget": SHORT_WORK})}
-    )
+    if limits.sharding_types is not None:
+        return request
+    used = dict.fromkeys((*BY_COLUMNS, *(table.sharding_type for table in plan.tables)))
+    types = tuple(kind for kind in used if kind not in (limits.excluded_sharding_types or ()))
+    return request.model_copy(update={"constraints": limits.model_copy(update={"sharding_types": types or None})})
 
 
 def _named(groups: Sequence[str]) -> str:

@@ -25,7 +25,7 @@ from neuroshard_planner.problem.plan_cost import predicted_cost
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.sharding_choice import MOST_MIXED, default_types, is_too_large
 from neuroshard_planner.problem.tuning import SearchTuning
-from neuroshard_planner.search.all_families import mixed
+from neuroshard_planner.search.all_families import MixedSearch, mixed
 from neuroshard_planner.search.assignments import bound_to_convert
 from neuroshard_planner.search.bounds import ROUNDING, FamilyBounds, single_unit_bound_ms
 from neuroshard_planner.search.by_columns import Found, IteratedSearch
@@ -33,6 +33,7 @@ from neuroshard_planner.search.host_memory import hosted
 from neuroshard_planner.search.infeasible import has_room, infeasible, require_room
 from neuroshard_planner.search.local_search import merged
 from neuroshard_planner.search.migration import Incumbent, Migration
+from neuroshard_planner.search.options import OptionTable
 from neuroshard_planner.search.packing import Packing
 from neuroshard_planner.search_state import Watch, Watched
 from neuroshard_planner.wide_tables import column_blocks, unrepaired_widths
@@ -121,6 +122,12 @@ def searched_ms(request: PlanRequest, costs: Bundle) -> float | None:
         return None
     found = _found(problem, baselines=attempts(problem), bounds=FamilyBounds(problem))
     return None if found is None else predicted_cost(problem, found.placement, costs.manifest.source).total_ms
+
+
+def refined_ms(problem: Problem, placement: Placement) -> float:
+    """Return the cost of a placement after steps and conversions, in the work that they have at the end of a search."""
+    search = MixedSearch(problem, options=OptionTable(problem), work_budget=_least_budget(problem))
+    return float(problem.total_ms([search.refined(placement)])[0])
 
 
 def _joined(
@@ -306,10 +313,7 @@ def _budget(problem: Problem) -> int:
 
 
 def _least_budget(problem: Problem) -> int:
-    return min(
-        max(problem.tuning.least_work, problem.tuning.least_work_per_device * problem.num_devices),
-        problem.tuning.most_least_work,
-    )
+    return problem.tuning.least_budget(problem.num_devices)
 
 
 def _budget_by_units(problem: Problem) -> int:

@@ -11,7 +11,7 @@ from neuroshard_api.documents.tables import DataType, Optimizer
 from neuroshard_api.documents.topology import Link
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.sharding.replication import ReplicationChoices
-from neuroshard_planner.levers import LeverRequest, Promises, questions, saved_share, with_levers
+from neuroshard_planner.levers import PROMISE_ERROR, LeverRequest, Promises, questions, saved_share, with_levers
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from neuroshard_report.terminal.plan import render_plan
 from rich.console import Console
@@ -120,6 +120,37 @@ def test_other_batch_sizes_and_nodes_are_judged_by_the_time_per_sample() -> None
     plan = planned(builders.request(search=builders.QUICK))
     twice = LeverRequest(LeverName.BATCH_SIZE, "", plan.request, "", "", 2 * plan.request.global_batch_size)
     assert saved_share(plan, twice, 1.5 * plan.predicted.total_ms) == pytest.approx(0.25)
+
+
+def test_other_nodes_of_few_tables_are_promised_by_a_short_search() -> None:
+    """It is the whole one where the request names as little work."""
+    request = exchanging()
+    plan, costs = planned(request), ExactCosts(request.topology.device)
+    more, _ = (each for each in questions(plan, costs=costs) if each.name is LeverName.NODES)
+
+    assert Promises(plan, costs=costs).total_ms(more) == planned(more.request).predicted.total_ms
+
+
+@pytest.mark.parametrize("gap", [0.1, 0.5], ids=["near its bound", "far above it"])
+def test_repeats_of_few_tables_are_promised_by_what_a_search_finds(gap: float) -> None:
+    """By a descent from the plan's placement, which half of the tables leave uneven, or by a short search."""
+    tables = [
+        table.model_copy(update={"duplication_group": "user", "duplication_factor": 4.0} if position % 2 else {})
+        for position, table in enumerate(builders.tables(12, embedding_dim=64, pooling_factor=40.0))
+    ]
+    request = builders.request(
+        tables=builders.table_set(*tables, session_run=8),
+        topology=builders.topology(4),
+        constraints=Constraints(sharding_types=BY_COLUMNS),
+        search=SearchSettings(work_budget=4000),
+    )
+    plan, costs = planned(request).model_copy(update={"gap": gap}), ExactCosts(request.topology.device)
+    (repeats,) = (each for each in questions(plan, costs=costs) if each.name is LeverName.REPEATS)
+
+    promised = Promises(plan, costs=costs).total_ms(repeats)
+
+    assert promised == pytest.approx(planned(repeats.request).predicted.total_ms, rel=0.03)
+    assert saved_share(plan, repeats, promised or 0.0) > PROMISE_ERROR
 
 
 def test_other_nodes_of_many_tables_are_promised_by_even_devices() -> None:

@@ -153,3 +153,7 @@ class SearchTuning:
     hardly looked up, to that at which time hardly counts."""
     most_alone: tuple[float, ...] = (1.0, 1.5, 2.0, 4.0, 8.0, INFINITE)
     """Limits on the time of a shard, as multiples of the mean cost of a device: a shard above it makes others wait."""
+
+    def least_budget(self, num_devices: int) -> int:
+        """Return the work that the search of any set has, be its tables few."""
+        return min(max(self.least_work, self.least_work_per_device * num_devices), self.most_least_work)
