@@ -22,7 +22,6 @@ from neuroshard_planner.choices.trials import least_gain
 from neuroshard_planner.errors import PlannerError
 from neuroshard_planner.levers import PROMISE_ERROR, LeverRequest, Promises, questions, saved_share, with_levers
 from neuroshard_planner.pipeline import plan as planned
-from neuroshard_planner.planning import searched
 
 from benchmarks.permitted_forms import task
 from benchmarks.results_file import write_result
@@ -37,7 +36,7 @@ def judged(plan: Plan, lever: LeverRequest) -> dict[str, Any] | None:
     """Return the promise of a lever and the plan with it. None: nothing fits with it."""
     try:
         promise_ms = Promises(plan, costs=_BUNDLE).total_ms(lever)
-        found_ms = searched(lever.request, _BUNDLE, None).predicted.total_ms + lever.added_ms
+        found_ms = planned(lever.request, bundle=_BUNDLE).predicted.total_ms + lever.added_ms
     except PlannerError:
         return None
     if promise_ms is None:
