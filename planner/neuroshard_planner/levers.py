@@ -118,7 +118,7 @@ def questions(plan: Plan, *, costs: Bundle) -> Iterator[LeverRequest]:
 
 
 class Promises:
-    """What a plan would cost with levers, each priced by one evaluation that takes little of a search."""
+    """What a plan would cost with levers, each priced by one evaluation that takes a part of a search."""
 
     def __init__(self, plan: Plan, *, costs: Bundle) -> None:
         """``costs`` are those that the plan was made with."""
@@ -149,18 +149,19 @@ class Promises:
             return on_placement_ms
         may_change = _has_few(request) and problem.host_tables is None and is_searched(plan.tables, problem)
         if lever.name is LeverName.REPEATS and may_change:
-            return min(on_placement_ms, self._without_repeats_ms(request))
+            return min(on_placement_ms, self._without_repeats_ms(problem))
         # Rows and copies may avoid the all-to-alls that narrow types shorten.
         return min(on_placement_ms, self._by_bound_ms(problem))
 
-    def _without_repeats_ms(self, request: PlanRequest) -> float:
+    def _without_repeats_ms(self, problem: Problem) -> float:
         """Return the cost of a plan without repeats, in the form that costs less (`choices.repeats`)."""
-        forms = [Problem(request, self._costs)]
+        forms, request = [problem], problem.request
         if request.topology.num_devices > 1:
             with suppress(RequestError):
                 forms.append(Problem(request.model_copy(update={"grouped": request.deduplicate}), self._costs))
         if self._plan.gap <= WIDE_GAP:
-            return min(refined_ms(each, placement_of(self._plan.tables, each)) for each in forms)
+            placed = [(each, placement_of(self._plan.tables, each)) for each in forms]
+            return min(refined_ms(each, placement) for each, placement in placed if each.fits(placement))
         by_bound_ms, form = min(((self._by_bound_ms(each), each) for each in forms), key=lambda each: each[0])
         found_ms = self._searched_ms(form.request) if by_bound_ms < self._plan.predicted.total_ms else None
         return by_bound_ms if found_ms is None else found_ms
