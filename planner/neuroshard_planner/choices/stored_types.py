@@ -14,7 +14,7 @@ from contextlib import suppress
 
 import numpy as np
 from neuroshard_api.documents.plan import Plan
-from neuroshard_api.documents.plan_choices import ChoiceName
+from neuroshard_api.documents.plan_choices import Alternative, ChoiceName
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.stored_types import StoredTable, StoredTypes, with_types
 from neuroshard_api.documents.tables import DataType, Table
@@ -22,7 +22,7 @@ from neuroshard_api.sharding.kernels import TRAINING_KERNELS, kernel_problem
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.shards import BYTES_PER_ELEMENT, weights_bytes
 
-from neuroshard_planner.choices.trials import Trial, Trials, cheaper_ms, least_gain
+from neuroshard_planner.choices.trials import Trials, cheaper_ms, least_gain
 from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.plans.moved_bytes import priced_ms
 from neuroshard_planner.plans.tables import placement_of
@@ -170,12 +170,13 @@ class StoredTypeChoice:
             found = other.plan or found
             trials.append(other)
         if found is None:
-            self._reason = self._why_not(own, [each.total_ms for each in trials if each.total_ms is not None], first)
+            self._reason = self._why_not(own, [each.tried for each in trials])
         return found
 
-    def _why_not(self, own: Plan, found_ms: Sequence[float], first: Trial) -> str:
+    def _why_not(self, own: Plan, tried: Sequence[Alternative]) -> str:
+        found_ms = [each.total_ms for each in tried if each.total_ms is not None]
         if not found_ms:
-            return f"the narrowest types: {first.problem}"
+            return f"the narrowest types: {tried[0].refusal}"
         own_ms = own.predicted.total_ms
         saved_ms = own_ms - min(found_ms)
         return (

@@ -29,16 +29,10 @@ LEAST_SHARE = 0.02
 class Trial:
     """What became of a request."""
 
-    text: str
-    """Name of its form."""
+    tried: Alternative
+    """Its form, with the reason that there is no plan of it that costs so little."""
     plan: Plan | None = None
     """The best plan of it. None: there is none, or none that costs so little."""
-    total_ms: float | None = None
-    """Predicted cost of the best plan of it. None: none was searched, or there is none."""
-    bound_ms: float | None = None
-    """No plan of it costs less. None: it was not bounded."""
-    problem: str | None = None
-    """Why there is no plan that costs so little. None: there is one."""
     is_infeasible: bool = False
     """Whether nothing fits."""
 
@@ -110,12 +104,10 @@ class Trials:
             found = found if finish is None else finish(found)
             if priced_ms(found) >= below_ms:
                 problem = f"its best plan takes {found.predicted.total_ms:.3f} ms"
+        total_ms = None if found is None else found.predicted.total_ms
         trial = Trial(
-            text=text,
+            tried=Alternative(text=text, total_ms=total_ms, bound_ms=bound_ms, refusal=problem),
             plan=found if problem is None else None,
-            total_ms=None if found is None else found.predicted.total_ms,
-            bound_ms=bound_ms,
-            problem=problem,
             is_infeasible=is_infeasible,
         )
         self._tried.append(trial)
@@ -123,7 +115,7 @@ class Trials:
 
     def note(self, text: str, problem: str) -> None:
         """Record a form that was not searched, and why."""
-        self._tried.append(Trial(text=text, problem=problem))
+        self._tried.append(Trial(tried=Alternative(text=text, refusal=problem)))
 
     def decided(self, name: ChoiceName, *, before: Plan | None, best: Plan) -> None:
         """Record a choice: ``best`` is the plan after it, which is that of a trial, or the one before."""
@@ -180,7 +172,6 @@ def gain_text(saved_ms: float, of_ms: float, *, whole: str = "") -> str:
 
 
 def _alternative(trial: Trial, best: Plan) -> Alternative:
-    refusal = trial.problem
-    if trial.plan is not None and trial.plan.request != best.request:
-        refusal = "another form costs less"
-    return Alternative(text=trial.text, total_ms=trial.total_ms, bound_ms=trial.bound_ms, refusal=refusal)
+    if trial.plan is None or trial.plan.request == best.request:
+        return trial.tried
+    return trial.tried.model_copy(update={"refusal": "another form costs less"})

@@ -142,7 +142,7 @@ class WireTypeChoice:
             below_ms = cheaper_ms(self._exact, self._share)
             trial = self._trials.tried(types.text, self._under(types), below_ms=below_ms, near=self._placed[-1])
             if trial.plan is None:
-                return trial.problem or "it saves too little"
+                return trial.tried.refusal or "it saves too little"
             found = trial.plan
         found = cheaper_placement(found, self._exact, costs=self._costs)
         if not self._is_worth_it(self._exact_ms - found.predicted.total_ms):
