@@ -4,6 +4,8 @@ A table's reuse is either measured (its 17-bin histogram at the set's reuse batc
 or derived from rows, lookups and a Zipf exponent. docs/concepts/reuse.md derives both.
 """
 
+from functools import lru_cache
+
 import numpy as np
 from neuroshard_api.documents.records import ComputeSample
 from neuroshard_api.documents.tables import REUSE_BINS, DataType, Optimizer, Table, TableSet
@@ -16,6 +18,7 @@ DEFAULT_ZIPF_EXPONENT = 0.85  # fitted to published traces: benchmarks/zipf_fit.
 
 _RANK_CELLS = 160  # cells of the rank grid; 10^13 rows in 160 cells are steps of 21 %
 _CHUNK_TABLES = 2048  # bounds the memory of the rank grid to some 20 MB
+_KNOWN_CHUNKS = 8  # of 300 KB
 
 
 def shard_arrays(
@@ -146,7 +149,15 @@ def _row_counts(tables: TableSet, rows: FloatArray, pooling: FloatArray, global_
     for start in range(0, len(derived), _CHUNK_TABLES):
         chunk = derived[start : start + _CHUNK_TABLES]
         lookups = pooling[chunk] * global_batch_size
-        counts[chunk] = zipf_counts(rows[chunk], lookups=lookups, exponents=exponents[chunk])
+        counts[chunk] = _known_counts(rows[chunk].tobytes(), lookups.tobytes(), exponents[chunk].tobytes())
+    return counts
+
+
+@lru_cache(maxsize=_KNOWN_CHUNKS)
+def _known_counts(rows: bytes, lookups: bytes, exponents: bytes) -> FloatArray:
+    """Return `zipf_counts` of arrays as bytes: requests of one planning differ in what changes no row's hits."""
+    counts = zipf_counts(np.frombuffer(rows), lookups=np.frombuffer(lookups), exponents=np.frombuffer(exponents))
+    counts.flags.writeable = False
     return counts
 
 
