@@ -27,13 +27,13 @@ unit costs alone.
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
 from neuroshard_api.documents.tables import DIM_MULTIPLE
-from neuroshard_api.sharding.kinds import Family, num_row_parts
+from neuroshard_api.sharding.kinds import Family, ShardingType, num_row_parts
 from neuroshard_costs.arithmetic import weighted_sum
 from neuroshard_costs.shards import COLUMNS, FAMILIES, NODE_ROWS, REPLICATED, ROWS, FloatArray, IndexArray
 from neuroshard_costs.step_cost import NUM_LEVELS, TIMES, TRAFFIC, Collective
@@ -82,10 +82,11 @@ class FamilyBounds:
     @cached_property
     def sets(self) -> Sequence[Families]:
         """Sets of families that some plan may use."""
-        own = [{FAMILIES.index(Family.of(kind)) for kind in types} for types in self._problem.sharding_types]
+        own = list(map(_families, set(self._problem.sharding_types)))
         every = sorted(set().union(*own))
-        found = [set(chosen) for size in range(1, len(every) + 1) for chosen in combinations(every, size)]
-        return [tuple(sorted(used)) for used in found if len(used) <= len(own) and all(each & used for each in own)]
+        most = min(len(every), len(self._problem.units))
+        found = [used for size in range(1, most + 1) for used in combinations(every, size)]
+        return [used for used in found if all(not each.isdisjoint(used) for each in own)]
 
     def promising(self, limit_ms: float) -> list[Families]:
         """Return the sets of families of which a plan may cost less than the limit."""
@@ -349,12 +350,18 @@ def _num_placed(family: Family, problem: Problem) -> int:
     return problem.num_devices if family is Family.REPLICATED else num_row_parts(family, problem.request.topology)
 
 
+@cache
+def _families(types: frozenset[ShardingType]) -> frozenset[int]:
+    """Return the positions in FAMILIES of the families of some types."""
+    return frozenset(FAMILIES.index(Family.of(kind)) for kind in types)
+
+
 def _all_options(problem: Problem) -> tuple[IndexArray, IndexArray]:
     """Return unit [k] (ascending) and kind [k] of every shard that a plan may hold."""
     by_columns: list[tuple[int, ShardSize]] = []
     further: list[tuple[int, ShardSize]] = []
     for index, (unit, types) in enumerate(zip(problem.units, problem.sharding_types, strict=True)):
-        for family in sorted({FAMILIES.index(Family.of(kind)) for kind in types}):
+        for family in sorted(_families(types)):
             pairs = by_columns if family == COLUMNS else further
             whole = problem.row_block(index, family, unit.num_columns)
             if _most_pieces(unit, FAMILIES[family]) > 1:
