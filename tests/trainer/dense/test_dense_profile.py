@@ -229,8 +229,8 @@ def test_inputs_that_nothing_keeps_are_counted_for_checkpointing() -> None:
     units = {unit.module: unit for unit in counted(job_of()).units}
 
     stacked = 4 * 2 * 8 * SAMPLES
-    assert units["interaction.interaction"].unkept_input_bytes == stacked
-    assert {unit.unkept_input_bytes for name, unit in units.items() if name != "interaction.interaction"} == {0}
+    assert units["interaction"].unkept_input_bytes == stacked
+    assert {unit.unkept_input_bytes for name, unit in units.items() if name != "interaction"} == {0}
 
 
 def test_a_unit_that_is_one_layer_has_no_operators() -> None:

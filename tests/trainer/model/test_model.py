@@ -9,13 +9,13 @@ from neuroshard_api.documents.tables import Pooling
 from neuroshard_api.documents.trainable_names import is_trainable_name
 from neuroshard_api.job.model import Model
 from neuroshard_api.process.errors import InputError
-from neuroshard_trainer.model.dlrm import RecommendationModel
+from neuroshard_trainer.model.dlrm import DotProducts, RecommendationModel, runs_of
 from support import builders
 from torch import nn
 from torchrec.models.dlrm import DLRM, DLRM_DCN
 from torchrec.modules.embedding_configs import EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
-from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
 SAMPLES = 6
 
@@ -174,3 +174,22 @@ def test_dot_products_in_a_narrow_type_have_gradients_of_the_inputs_type() -> No
     joined.float().sum().backward()
 
     assert [each.grad.dtype for each in inputs if each.grad is not None] == [torch.float32] * 2
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2, 3], [2, 0, 3, 1]])
+def test_dot_products_of_features_side_by_side_are_those_of_each_by_itself(order: list[int]) -> None:
+    """Whatever the order of a collection's columns, and what else is between them; so are the gradients."""
+    interaction = cast("DotProducts", model_of(8, 8, 8, 8).interaction)
+    keys = [f"t{place}" for place in order]
+    columns = torch.randn(5, 5 * 8, requires_grad=True)
+    dense = torch.randn(5, 8, requires_grad=True)
+    pooled = KeyedTensor(keys=[*keys[:2], "other", *keys[2:]], length_per_key=[8] * 5, values=columns)
+
+    def found(joined: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (joined, *torch.autograd.grad(joined.square().sum(), [dense, columns]))
+
+    runs = runs_of(pooled, [interaction.keys, ["other"]])[0]
+    pairs = interaction.interaction
+    wanted = found(pairs([dense, *(pooled[key] for key in interaction.keys)]))
+    torch.testing.assert_close(found(pairs([dense], runs)), wanted)
+    assert len(runs) == 2

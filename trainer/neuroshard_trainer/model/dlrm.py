@@ -1,9 +1,11 @@
 """The model: TorchRec's DLRM with dot interaction, DCNv2, or Wukong. Shards nothing and trains nothing."""
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from neuroshard_api.documents.tables import Pooling, Table
 from neuroshard_api.documents.trainable_names import is_trainable_name, why_not_trainable
@@ -15,7 +17,7 @@ from torchrec.models.dlrm import DenseArch, OverArch
 from torchrec.modules.embedding_configs import DataType as TorchRecDataType
 from torchrec.modules.embedding_configs import EmbeddingBagConfig, PoolingType
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
-from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
 from neuroshard_trainer.data.samples import features_of
 from neuroshard_trainer.model.cross_network import Columns, CrossLayers, DistinctInputs
@@ -47,10 +49,10 @@ class RecommendationModel(nn.Module):
         self.dense_arch = (
             DenseArch(model.num_dense_features, [*model.dense_arch_layer_sizes, width]) if has_dense else nn.Identity()
         )
-        self.interaction: _DotProducts | _FeatureProducts | CrossNetworkArch | _FactorizationMachines
+        self.interaction: DotProducts | _FeatureProducts | CrossNetworkArch | _FactorizationMachines
         match model.architecture:
             case Architecture.DLRM:
-                self.interaction = _DotProducts(widths, width) if has_dense else _FeatureProducts(widths, width)
+                self.interaction = DotProducts(widths, width) if has_dense else _FeatureProducts(widths, width)
             case Architecture.DCN_V2:
                 self.interaction = CrossNetworkArch(widths, width if has_dense else 0, model.cross)
             case Architecture.WUKONG:
@@ -63,8 +65,13 @@ class RecommendationModel(nn.Module):
         """Return the logits, shape (samples,)."""
         # The dense part comes first, as in TorchRec's DLRM: nothing is computed between lookup and all-to-all.
         embedded_dense = self.dense_arch(dense)
+        pooled = self.tables(lookups)
+        if self.training and isinstance(self.interaction, DotProducts) and self.interaction.joins_runs:
+            runs = runs_of(pooled, [self.interaction.keys])[0]
+            logits: torch.Tensor = self.over_arch(self.interaction(embedded_dense, None, runs))
+            return logits.squeeze(1)
         # By name: a sharded collection returns its keys in another order.
-        return self._logits(embedded_dense, self.tables(lookups).to_dict())
+        return self._logits(embedded_dense, pooled.to_dict())
 
     def _logits(self, embedded_dense: torch.Tensor, pooled: Mapping[str, torch.Tensor]) -> torch.Tensor:
         logits: torch.Tensor = self.over_arch(self.interaction(embedded_dense, pooled))
@@ -98,20 +105,72 @@ class DeduplicatedModel(RecommendationModel):
         return self._logits(embedded_dense, self.expansion(pooled, first_samples))
 
 
-class _DotProducts(nn.Module):
+class Run(NamedTuple):
+    """Pooled embeddings of features that are next to each other in the result of a collection."""
+
+    features: tuple[int, ...]
+    """Positions of the features in their group."""
+    values: torch.Tensor
+    """Shape (samples, columns of all of them)."""
+
+
+@torch.fx.wrap
+def runs_of(pooled: KeyedTensor, groups: list[list[str]]) -> list[list[Run]]:
+    """Return the columns of each group of features in the order of the collection, neighbors as one.
+
+    A stack of single features would copy each of them by itself, and so would its gradient.
+
+    Args:
+        pooled: of a collection.
+        groups: keys of features, each of which is in one group.
+    """
+    places = {key: (group, place) for group, keys in enumerate(groups) for place, key in enumerate(keys)}
+    found: list[tuple[int, list[int]]] = []
+    columns: list[int] = []
+    for key, width in zip(pooled.keys(), pooled.length_per_key(), strict=True):
+        group, place = places[key]
+        if found and found[-1][0] == group:
+            found[-1][1].append(place)
+            columns[-1] += width
+        else:
+            found.append((group, [place]))
+            columns.append(width)
+    runs: list[list[Run]] = [[] for _ in groups]
+    for (group, features), values in zip(found, pooled.values().split(columns, dim=1), strict=True):
+        runs[group].append(Run(tuple(features), values))
+    return runs
+
+
+class DotProducts(nn.Module):
     """Dot products of all pairs of features and the dense embedding, behind the dense embedding."""
 
     def __init__(self, widths: Mapping[str, int], width: int) -> None:
         super().__init__()
         self.out_features = width + len(widths) * (len(widths) + 1) // 2
-        self._keys = list(widths)
+        self.keys = list(widths)
+        """Names of the features."""
+        self.joins_runs = set(widths.values()) == {width}
+        """Whether `forward` takes runs: no feature is projected."""
         self.projections = _projections(widths, width)
         self.interaction = _Pairs(len(widths) + 1)
 
-    def forward(self, dense: torch.Tensor, pooled: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Return shape (samples, out_features)."""
-        embedded = [project(pooled[key].float()) for project, key in zip(self.projections, self._keys, strict=True)]
-        joined: torch.Tensor = self.interaction([dense, *embedded])
+    def forward(
+        self,
+        dense: torch.Tensor,
+        pooled: Mapping[str, torch.Tensor] | None,
+        runs: list[Run] | None = None,
+    ) -> torch.Tensor:
+        """Return shape (samples, out_features).
+
+        Args:
+            dense: the dense embedding.
+            pooled: [samples, columns] by feature. None: they are in ``runs``.
+            runs: of the features by their positions in `keys`, where `joins_runs`. If unset: they are in ``pooled``.
+        """
+        embedded = []
+        if pooled is not None:
+            embedded = [project(pooled[key].float()) for project, key in zip(self.projections, self.keys, strict=True)]
+        joined: torch.Tensor = self.interaction([dense, *embedded], runs)
         return joined
 
 
@@ -143,26 +202,68 @@ class _Pairs(nn.Module):
 
     def __init__(self, count: int) -> None:
         super().__init__()
-        first, second = torch.triu_indices(count, count, offset=1)
-        places = first * count + second
-        pairs = torch.full((count * count,), len(places))  # one behind the last pair, where the gradient is 0
-        pairs[places] = pairs[second * count + first] = torch.arange(len(places))
+        places, pairs = _places(torch.arange(count))
         self.register_buffer("places", places, persistent=False)
         self.register_buffer("pairs", pairs, persistent=False)
 
-    def forward(self, vectors: Sequence[torch.Tensor]) -> torch.Tensor:
+    def forward(self, vectors: Sequence[torch.Tensor], runs: list[Run] | None = None) -> torch.Tensor:
         """Return the first vector, and the dot products of all pairs behind it.
 
         Args:
             vectors: each of shape (samples, width).
+            runs: of vectors after these, in any order; only in training. If unset: there are none.
         """
         assert isinstance(self.places, torch.Tensor), "a buffer"
+        assert isinstance(self.pairs, torch.Tensor), "a buffer"
+        if runs is not None:
+            return _pairs_of_runs(vectors[0], runs, self.places, self.pairs)
         stacked = torch.stack(list(vectors), dim=1)
         if self.training:
             products: torch.Tensor = _PairProducts.apply(stacked, self.places, self.pairs)
         else:  # as TorchScript takes it
             products = _pair_products(stacked).flatten(1).index_select(1, self.places)
         return torch.cat([vectors[0], products], dim=1)
+
+
+def _places(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the places of all pairs of vectors in a matrix of products, and the pairs by place, as `_PairProducts`.
+
+    Args:
+        rows: of the vectors in the matrix.
+    """
+    count = len(rows)
+    first, second = rows[torch.triu_indices(count, count, offset=1)]
+    places = first * count + second
+    pairs = torch.full((count * count,), len(places))  # one behind the last pair, where the gradient is 0
+    pairs[places] = pairs[second * count + first] = torch.arange(len(places))
+    return places, pairs
+
+
+@lru_cache(maxsize=64)
+def _places_in(order: tuple[int, ...], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the places for vectors in another order after the first."""
+    rows = torch.tensor([0, *(1 + place for place in np.argsort(order))])
+    places, pairs = _places(rows)
+    return places.to(device), pairs.to(device)
+
+
+@torch.fx.wrap
+def _pairs_of_runs(first: torch.Tensor, runs: list[Run], places: torch.Tensor, pairs: torch.Tensor) -> torch.Tensor:
+    """Return the first vector, and the dot products of all pairs behind it.
+
+    Args:
+        first: shape (samples, width).
+        runs: of all others.
+        places: of `_Pairs`, for vectors in the order of their positions.
+        pairs: likewise.
+    """
+    order = tuple(place for run in runs for place in run.features)
+    if order != tuple(range(len(order))):
+        places, pairs = _places_in(order, first.device)
+    width = first.shape[1]
+    blocks = [run.values.float().view(first.shape[0], len(run.features), width) for run in runs]
+    products = _PairProducts.apply(torch.cat([first.unsqueeze(1), *blocks], dim=1), places, pairs)
+    return torch.cat([first, products], dim=1)
 
 
 def _pair_products(vectors: torch.Tensor) -> torch.Tensor:

@@ -19,7 +19,9 @@ from torch import nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from neuroshard_trainer.data.samples import features_of
-from neuroshard_trainer.model.dlrm import RecommendationModel, bag_collection
+from neuroshard_trainer.model.dlrm import DotProducts, RecommendationModel, Run, bag_collection, runs_of
+
+torch.fx.wrap("runs_of")  # by its name here: TorchRec's pipeline traces the model with placeholders
 
 _VARIANTS_PATH = "variants"
 _DENSE = re.compile(rf"(^|\.){_VARIANTS_PATH}\.(?P<variant>[^.]+)\.")
@@ -38,24 +40,23 @@ class VariantModel(nn.Module):
         super().__init__()
         self.tables = bag_collection(tables)
         self.variants = nn.ModuleDict()
-        self._keys: dict[str, dict[str, str]] = {}
-        """By variant, the name of each feature's output of the collection."""
+        self._groups: list[list[str]] = []
+        """Names of the features' outputs of the collection, by what a variant takes at once: all, or one by one."""
         for name, own in expanded(job).items():
             own_tables = tables_of_variant(tables, name)
             torch.manual_seed(own.spec.training.seed)
-            self.variants[name] = _DensePart(own, own_tables)
-            self._keys[name] = {
-                feature.name: f"{feature.name}@{name}:{feature.table.name}" for feature in features_of(own_tables)
-            }
+            part = self.variants[name] = _DensePart(own, own_tables)
+            keys = [f"{feature.name}@{name}:{feature.table.name}" for feature in features_of(own_tables)]
+            self._groups += [keys] if part.joins_runs else [[key] for key in keys]
 
     def forward(self, dense: torch.Tensor, lookups: KeyedJaggedTensor) -> torch.Tensor:
         """Return the logits, shape (samples, variants)."""
         embedded = [part.embed(dense) for part in self._parts()]
-        pooled = self.tables(lookups).to_dict()
-        logits = [
-            part(own, {feature: pooled[key] for feature, key in keys.items()})
-            for part, own, keys in zip(self._parts(), embedded, self._keys.values(), strict=True)
-        ]
+        runs = runs_of(self.tables(lookups), self._groups)
+        begin, logits = 0, []
+        for part, own in zip(self._parts(), embedded, strict=True):
+            logits.append(part(own, runs[begin : begin + part.num_groups]))
+            begin += part.num_groups
         return torch.stack(logits, dim=1)
 
     def _parts(self) -> "list[_DensePart]":
@@ -71,15 +72,33 @@ class _DensePart(nn.Module):
         self.dense_arch = whole.dense_arch
         self.interaction = whole.interaction
         self.over_arch = whole.over_arch
+        self.joins_runs = isinstance(self.interaction, DotProducts) and self.interaction.joins_runs
+        """Whether it takes all features at once."""
+        self._features = [feature.name for feature in features_of(tables)]
+
+    @property
+    def num_groups(self) -> int:
+        """Groups of features that `forward` takes."""
+        return 1 if self.joins_runs else len(self._features)
 
     def embed(self, dense: torch.Tensor) -> torch.Tensor:
         """Return the dense embedding."""
         embedded: torch.Tensor = self.dense_arch(dense)
         return embedded
 
-    def forward(self, embedded_dense: torch.Tensor, pooled: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Return the logits, shape (samples,)."""
-        logits: torch.Tensor = self.over_arch(self.interaction(embedded_dense, pooled))
+    def forward(self, embedded_dense: torch.Tensor, runs: Sequence[list[Run]]) -> torch.Tensor:
+        """Return the logits, shape (samples,).
+
+        Args:
+            embedded_dense: of `embed`.
+            runs: of each group of features.
+        """
+        if self.joins_runs:
+            joined = self.interaction(embedded_dense, None, runs[0])
+        else:
+            pooled = {name: runs[group][0].values for group, name in enumerate(self._features)}
+            joined = self.interaction(embedded_dense, pooled)
+        logits: torch.Tensor = self.over_arch(joined)
         return logits.squeeze(1)
 
 
