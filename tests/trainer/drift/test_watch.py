@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from neuroshard_api.documents.drift_report import DriftReport, SlowdownCause
+from neuroshard_api.documents.finding import FindingKind
 from neuroshard_api.documents.input_statistics import InputStatistics
 from neuroshard_api.documents.plan import DeduplicatedGroup
 from neuroshard_trainer.data.synthetic import zipf_ranks
@@ -218,6 +219,23 @@ def test_what_cannot_be_compared_is_learned_again(tmp_path: Path, change: str) -
     [report] = again.run(700, 800)
     assert report is not None
     assert report.reference_first_step == 550
+
+
+def test_faults_of_the_data_outlast_another_plan(tmp_path: Path) -> None:
+    """They are neither forgotten nor taken into the reference."""
+    training = Training(tmp_path)
+    training.run(0, 500)
+    training.run(500, 600, pooling=0)
+    (fault,) = training.watch.data.findings
+    assert (fault.kind, fault.column) == (FindingKind.NULLS_ROSE, "item")
+    write_plan(tmp_path, plan_of({"item": ((0, 32),)}, tables=TABLES, world_size=RANKS))
+
+    again = Training(tmp_path, seed=1)
+    assert again.watch.data.findings == (fault,)
+    again.run(600, 1100, pooling=0)
+    assert again.watch.data.findings == (fault,)
+    again.run(1100, 1200)
+    assert again.watch.data.findings[0].until_step == 1199
 
 
 def test_batches_of_another_size_after_a_restart_are_learned_again(

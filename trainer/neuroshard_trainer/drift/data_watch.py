@@ -68,8 +68,10 @@ class DataState(Value):
     loss: RiseState = RiseState()
     entropy: RiseState = RiseState()
     dense: ColumnReference | None = None
+    features: tuple[str, ...] = ()
+    """Those of the references, by name."""
     empty: ShareReference = ShareReference()
-    """By feature of the inputs' reference: samples without lookups."""
+    """By feature, samples without lookups."""
     most: ShareReference = ShareReference()
     """Likewise, lookups of the row that is looked up most."""
     num_steps: Count = 0
@@ -123,6 +125,7 @@ class DataWatch:
         self._fills: FloatArray = np.array(self._columns.fills, dtype=np.float64)
         self._dense = None if state.dense is None else DenseColumns(self._fills, state.dense)
         self._first_dense: list[NDArray[np.float32]] = []
+        self._features = state.features
         self._empty = ShareWatch(MIN_NULLS, REFERENCE_SAMPLES, state.empty)
         self._most = ShareWatch(MIN_MOVED, REFERENCE_SAMPLES, state.most)
         self._lasting: dict[_Key, DataFinding] = {
@@ -151,6 +154,7 @@ class DataWatch:
             loss=self._loss.state,
             entropy=self._entropy.state,
             dense=None if self._dense is None else self._dense.reference,
+            features=self._features,
             empty=self._empty.reference,
             most=self._most.reference,
             num_steps=max(self._next_reported, self._next_sampled),
@@ -260,7 +264,12 @@ class DataWatch:
 
     def _shares_moved(self, counts: BatchCounts, without_repeats: set[str]) -> "list[_Fact]":
         """Return the features of which more samples look nothing up, and those whose most frequent row is otherwise."""
-        each = list(counts.values())
+        names = tuple(sorted(counts))  # batches of another plan have them in another order
+        if self._features and names != self._features:
+            self._empty = ShareWatch(MIN_NULLS, REFERENCE_SAMPLES, ShareReference())
+            self._most = ShareWatch(MIN_MOVED, REFERENCE_SAMPLES, ShareReference())
+        self._features = names
+        each = [counts[name] for name in names]
         samples = np.array([feature.samples for feature in each])
         lookups = np.array([feature.counted_lookups for feature in each])
         empty = 1 - np.array([feature.filled_lists for feature in each]) / samples
@@ -271,7 +280,7 @@ class DataWatch:
         counted = np.minimum(lookups, [feature.counted_samples for feature in each])
         has_moved = self._most.add(most, counted, are_alike)
         facts: list[_Fact] = []
-        for at, name in enumerate(counts):
+        for at, name in enumerate(names):
             if is_emptier[at] and empty[at] > empty_before[at] and name not in without_repeats:
                 facts.append((FindingKind.NULLS_ROSE, name, empty_before[at], float(empty[at])))
             elif has_moved[at] and lookups[at]:

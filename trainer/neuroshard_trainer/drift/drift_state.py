@@ -39,19 +39,22 @@ class DriftState(RunDocument):
     """Causes of the slow-down that lasts. Empty: none was named."""
 
     @classmethod
-    def kept(cls, file: Path, run: RunIdentity, *, world_size: int, conditions: str) -> Self | None:
-        """Return the state in a file where its steps are comparable with a run's; None: there is no such state.
-
-        A damaged file is named in a warning.
-        """
+    def kept(cls, file: Path) -> Self | None:
+        """Return the state in a file; None: there is none. A damaged file is named in a warning."""
         if not file.exists():
             return None
         try:
-            found = cls.read(file)
+            return cls.read(file)
         except DocumentError as error:
             logger.warning("%s; the reference of drift is learned from the next steps", error)
             return None
-        wanted = (run.source, run.plan_sha256, world_size, conditions)
-        is_same = (found.source, found.plan_sha256, found.world_size, found.conditions) == wanted
-        ranks = [times.rank for times in found.reference]
-        return found if is_same and ranks in ([], list(range(world_size))) else None
+
+    def has_data_of(self, run: RunIdentity, *, conditions: str) -> bool:
+        """Return whether a run's data are comparable with the state's, also under another plan."""
+        return (self.source, self.conditions) == (run.source, conditions)
+
+    def fits(self, run: RunIdentity, *, world_size: int, conditions: str) -> bool:
+        """Return whether a run's steps are comparable with the state's."""
+        is_same = (self.plan_sha256, self.world_size) == (run.plan_sha256, world_size)
+        ranks = [times.rank for times in self.reference]
+        return is_same and ranks in ([], list(range(world_size))) and self.has_data_of(run, conditions=conditions)

@@ -154,7 +154,10 @@ class DriftWatch:
         """Duration of the last checkpoint. None: there was none."""
         self.start_ms: float | None = None
         """From the start of the process to the end of its first step. None: not known."""
-        state = DriftState.kept(folder / STATE_FILE, run, world_size=world_size, conditions=conditions)
+        kept = DriftState.kept(folder / STATE_FILE)
+        is_same = kept is not None and kept.fits(run, world_size=world_size, conditions=conditions)
+        state = kept if is_same else None
+        has_data = kept is not None and kept.has_data_of(run, conditions=conditions)
         self._detector = ShiftDetector(state=None if state is None else state.detector)
         self._reference = () if state is None else state.reference
         self._reference_first_step = None if state is None else state.reference_first_step
@@ -167,8 +170,8 @@ class DriftWatch:
         """Of this rank's batches."""
         self._statistics: InputStatistics | None = None
         """That were counted, and are not written yet."""
-        self.data = DataWatch(columns, samples, None if state is None else state.data)
-        """Of the loss and the data."""
+        self.data = DataWatch(columns, samples, kept.data if kept is not None and has_data else None)
+        """Of the loss and the data, which another plan does not change."""
         if state is not None:
             self._detector.restarted()
             self._reported = self._detector.change
