@@ -100,7 +100,7 @@ def swaps(
     bordered[1:-1] = place_there
     (found,) = (bordered.take(sides) == columns).ravel().nonzero()
     row, column = np.divmod(found, len(targets))
-    shard, target = shards.take(row % len(shards)), targets.take(column)
+    shard, target = shards[row % len(shards)], targets[column]
     partner = there.take(sides.ravel().take(found) - 1)
     shard_kind, partner_kind = state.kinds.take(shard), state.kinds.take(partner)
     unit, partner_unit = problem.kinds.unit.take(shard_kind), problem.kinds.unit.take(partner_kind)
