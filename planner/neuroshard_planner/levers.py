@@ -65,6 +65,8 @@ MOST_SEARCHED_UNITS = 64
 """Of such a search; with more it ends up to a quarter above a whole one."""
 WIDE_GAP = 0.25
 """Of a plan to its bound: above it, other sharding types may be better by as much after a small change."""
+EVEN_ERROR = 0.03
+"""Of a step: differences on even devices that are mostly kept by plans."""
 MOST_NAMED = 3
 """Groups of features."""
 
@@ -154,14 +156,23 @@ class Promises:
         return min(on_placement_ms, self._by_bound_ms(problem))
 
     def _without_repeats_ms(self, problem: Problem) -> float:
-        """Return the cost of a plan without repeats, in the form that costs less (`choices.repeats`)."""
+        """Return the cost of a plan without repeats, in the form that costs less (`choices.repeats`).
+
+        A form is left out that saves nothing on even devices, or less there than the other.
+        """
         forms, request = [problem], problem.request
         if request.topology.num_devices > 1:
             with suppress(RequestError):
                 forms.append(Problem(request.model_copy(update={"grouped": request.deduplicate}), self._costs))
+        even_ms = [_even_ms(self._plan, each) for each in forms]
+        limit_ms = min(self._even_here_ms, (1 + EVEN_ERROR) * min(even_ms))
+        forms = [each for each, ms in zip(forms, even_ms, strict=True) if ms < limit_ms]
+        if not forms:
+            return self._plan.predicted.total_ms
         if self._plan.gap <= WIDE_GAP:
             placed = [(each, placement_of(self._plan.tables, each)) for each in forms]
-            return min(refined_ms(each, placement) for each, placement in placed if each.fits(placement))
+            costs = (refined_ms(each, placement) for each, placement in placed if each.fits(placement))
+            return min(costs, default=self._plan.predicted.total_ms)
         by_bound_ms, form = min(((self._by_bound_ms(each), each) for each in forms), key=lambda each: each[0])
         found_ms = self._searched_ms(form.request) if by_bound_ms < self._plan.predicted.total_ms else None
         return by_bound_ms if found_ms is None else found_ms
