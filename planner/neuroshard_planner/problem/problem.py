@@ -323,7 +323,7 @@ class Problem:
         return self._over_slots(kinds, slots, num_slots, self._traffic)
 
     def _traffic(self, kinds: IndexArray, slots: IndexArray, num_slots: int) -> FloatArray:
-        weights = self.kinds.traffic[kinds].T
+        weights = self.kinds.traffic.take(kinds, axis=0).T
         traffic: FloatArray = np.zeros((num_slots, len(weights)))
         for collective in np.flatnonzero(weights.any(axis=1)).tolist():
             traffic[:, collective] = np.bincount(slots, weights=weights[collective], minlength=num_slots)
@@ -356,11 +356,14 @@ class Problem:
         What is in equal shards on all devices of a placement is summed once: of many tables on many devices that is
         nearly everything.
         """
-        family = self.kinds.family[kinds]
+        family = self.kinds.family.take(kinds)
         is_shared = (family == ROWS) | (family == REPLICATED)
-        placements, devices = np.divmod(slots, self.num_devices)
-        once = is_shared & (devices == 0)
-        if not once.any() or self.num_devices * np.count_nonzero(once) != np.count_nonzero(is_shared):
+        num_shared = np.count_nonzero(is_shared)
+        if not num_shared:
+            return summed(kinds, slots, num_slots)
+        placements = slots // self.num_devices
+        once = is_shared & (slots == placements * self.num_devices)  # a remainder takes four times as long
+        if self.num_devices * np.count_nonzero(once) != num_shared:
             return summed(kinds, slots, num_slots)
         shared = summed(kinds[once], placements[once], num_slots // self.num_devices)
         own = summed(kinds[~is_shared], slots[~is_shared], num_slots)
@@ -372,7 +375,7 @@ class Problem:
         if not len(kinds):
             return sums
         order = np.argsort(slots, kind="stable")
-        rows = self.kinds.representation[kinds[order]]
+        rows = self.kinds.representation.take(kinds[order], axis=0)
         counts = np.bincount(slots, minlength=num_slots)
         occupied = np.flatnonzero(counts)
         sums[occupied] = np.add.reduceat(rows, (np.cumsum(counts) - counts)[occupied], axis=0)

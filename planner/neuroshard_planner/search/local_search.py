@@ -67,7 +67,7 @@ class State:
     def _derive(self) -> None:
         self.total_ms = float(self.cost_ms(np.maximum.reduce(self.levels)))
         """The plan's cost."""
-        unit = self._problem.kinds.unit[self.kinds]
+        unit = self._problem.kinds.unit.take(self.kinds)
         self.shards_of_unit: IndexArray = np.bincount(unit, minlength=len(self._problem.units))
         keys = unit * self._problem.num_devices + self.devices
         self.order: IndexArray = keys.argsort(kind="stable")
@@ -87,8 +87,8 @@ class State:
         pair = [source, target]
         for device in pair:
             here = self.kinds[self.devices == device]
-            self.sums[device] = np.add.reduce(kinds.representation[here]) + self._fixed_sums[device]
-            self.levels[device, TRAFFIC] = np.add.reduce(kinds.traffic[here])
+            self.sums[device] = np.add.reduce(kinds.representation.take(here, axis=0)) + self._fixed_sums[device]
+            self.levels[device, TRAFFIC] = np.add.reduce(kinds.traffic.take(here, axis=0))
             self.levels[device, MEMORY] = np.add.reduce(kinds.memory_bytes[here])
             self.levels[device] += self._fixed_levels[device]
         self.levels[pair, TIMES] = self._problem.pass_levels(self.sums[pair])
@@ -101,7 +101,7 @@ class Loads:
     def __init__(self, state: State, traits: FloatArray, prices: FloatArray) -> None:
         self.prices = prices
         """[levels + 1] the milliseconds that one unit more of each peak costs; memory costs nothing."""
-        self.of_shards: FloatArray = weighted_sum(traits[state.kinds], prices)
+        self.of_shards: FloatArray = weighted_sum(traits.take(state.kinds, axis=0), prices)
         """[n] what each placed shard adds."""
         self.of_devices_ms: FloatArray = weighted_sum(state.levels, prices)
         """[devices] what the levels of each device cost."""
