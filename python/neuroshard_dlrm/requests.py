@@ -29,6 +29,7 @@ from neuroshard_api.job.settings import Settings, with_settings
 from neuroshard_api.job.training import Deduplication
 from neuroshard_api.job.training_job import API_VERSION, KIND, DLRMTrainingJob, Spec
 from neuroshard_api.job.variants import with_variants
+from neuroshard_api.process.collector import uncollected_imports
 from neuroshard_api.process.failures import CommandError
 from neuroshard_api.process.hints import say
 from neuroshard_api.process.missing_package import install_hint
@@ -41,6 +42,15 @@ from neuroshard_dlrm.servers import with_server_pool
 
 if TYPE_CHECKING:
     from neuroshard_torchrec import ModelTables
+
+
+class DenseCounter(Protocol):
+    """`neuroshard_trainer.dense_profile.dense_profiles`."""
+
+    def __call__(
+        self, job: DLRMTrainingJob, tables: TableSet, sizes: Sequence[int], *, multi_tensor: bool
+    ) -> tuple[DenseProfile, ...]:
+        """Count the dense part of a job at several batch sizes."""
 
 
 class Module(Protocol):
@@ -275,8 +285,7 @@ def _with_dense(request: PlanRequest, job: DLRMTrainingJob, other_sizes: Sequenc
 
 
 def _counted(job: DLRMTrainingJob, tables: TableSet, sizes: Sequence[int], *, on_cpu: bool) -> tuple[DenseProfile, ...]:
-    from neuroshard_trainer.dense_profile import dense_profiles
-
+    dense_profiles = _counter()
     torch_logger = logging.getLogger("torch")
     level = torch_logger.level
     torch_logger.setLevel(logging.ERROR)  # it warns of fake tensors
@@ -284,6 +293,14 @@ def _counted(job: DLRMTrainingJob, tables: TableSet, sizes: Sequence[int], *, on
         return dense_profiles(job, tables, sizes, multi_tensor=not on_cpu)
     finally:
         torch_logger.setLevel(level)
+
+
+@cache
+def _counter() -> "DenseCounter":
+    """Return the trainer's function; torch is imported the first time."""
+    with uncollected_imports():
+        from neuroshard_trainer.dense_profile import dense_profiles
+    return dense_profiles
 
 
 @cache
