@@ -201,7 +201,7 @@ def test_a_variant_diverges_in_one_training_alone(trainings: Callable[[int], Tra
     here = trainings(1)
 
     def job(rate: str) -> DLRMTrainingJob:
-        variants = [{"name": "base"}, {"name": "tried", "training": {"denseLearningRate": rate}}]
+        variants: list[dict[str, Any]] = [{"name": "base"}, {"name": "tried", "training": {"denseLearningRate": rate}}]
         again = {"experimental": {"checkpoint": {"resumePolicy": "None"}}}
         return here.job(variants, **SGD | {"training": {**SGD["training"], "maxSteps": 10}}, **again)
 
