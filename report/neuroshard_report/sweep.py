@@ -7,7 +7,7 @@ from math import inf
 from neuroshard_report.quantities import format_count, format_devices, format_ms, format_percent
 
 WAY_COLUMNS = ("way", "step of all, ms", "gain", "memory", "")
-RESULT_COLUMNS = ("NE", "AUC", "seconds", "samples/s", "step", "state")
+RESULT_COLUMNS = ("NE", "AUC", "loss", "seconds", "samples/s", "step", "state")
 """After the settings of a variant."""
 
 
@@ -154,14 +154,15 @@ def diverged_text(step: int) -> str:
 
 
 def best_first(results: Sequence[VariantResult]) -> list[VariantResult]:
-    """Return variants by normalized entropy, then by AUC; those without metrics, and then failed ones, in their order.
+    """Return variants by normalized entropy, AUC, and loss; those without metrics, and then failed ones, last.
 
     The metrics of one that failed are those of an evaluation before.
     """
 
-    def key(result: VariantResult) -> tuple[bool, float, float]:
+    def key(result: VariantResult) -> tuple[bool, float, float, float]:
         entropy = inf if result.normalized_entropy is None else result.normalized_entropy
-        return (result.problem is not None, entropy, inf if result.auc is None else -result.auc)
+        auc, loss = inf if result.auc is None else -result.auc, inf if result.loss is None else result.loss
+        return (result.problem is not None, entropy, auc, loss)
 
     return sorted(results, key=key)
 
@@ -178,6 +179,7 @@ def result_row(result: VariantResult) -> tuple[str, ...]:
         *result.settings.values(),
         "" if result.normalized_entropy is None else f"{result.normalized_entropy:.4f}",
         "" if result.auc is None else f"{result.auc:.4f}",
+        "" if result.loss is None else f"{result.loss:.4f}",
         "" if result.seconds is None else f"{result.seconds:,.0f}",
         "" if result.samples_per_second is None else format_count(round(result.samples_per_second)),
         "" if result.step is None else f"{result.step:,}",
