@@ -218,13 +218,20 @@ def _whole_steps(plan: Plan) -> Mapping[str, list[float]]:
 
     lookahead = Lookahead(model, cast("StepOptimizer", optimizer), loss, step=0, is_exact=lambda _step: False)
     alone, exact = _blocks(step_alone, data), _blocks(step, data)
-    ahead = _blocks(lookahead.progress, data)
-    lookahead.detach()
+    ahead = _blocks(lookahead.progress, data, finish=lookahead.detach)
     return {"alone": alone, "exact": exact, "ahead": ahead}
 
 
-def _blocks(step: Callable[[Iterator[Batch]], object], data: Sequence[Batch]) -> list[float]:
-    """Return the mean milliseconds of steps by block, as they follow each other."""
+def _blocks(
+    step: Callable[[Iterator[Batch]], object], data: Sequence[Batch], finish: Callable[[], None] | None = None
+) -> list[float]:
+    """Return the mean milliseconds of steps by block, as they follow each other.
+
+    Args:
+        step: takes the next of the batches.
+        data: of which steps take one after the other.
+        finish: waits for exchanges of other threads, which a barrier of the same group must not overtake.
+    """
     batches = itertools.islice(itertools.cycle(data), STEPS)
     times = []
     dist.barrier()
@@ -233,6 +240,8 @@ def _blocks(step: Callable[[Iterator[Batch]], object], data: Sequence[Batch]) ->
         for _ in range(BLOCK):
             step(batches)
         times.append(1e3 * (time.perf_counter() - begin) / BLOCK)
+    if finish is not None:
+        finish()
     dist.barrier()
     return times[WARM_UP_STEPS // BLOCK :]
 
