@@ -3,7 +3,6 @@
 import hashlib
 import json
 import logging
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,8 +12,7 @@ from neuroshard_api.documents.plan import GivenPlan
 from neuroshard_api.documents.progress import GuardRecord
 from neuroshard_api.job.continuation import continuation_facts, other_facts
 from neuroshard_api.job.experimental import ResumePolicy
-from neuroshard_api.job.plan_request import dense_signature
-from neuroshard_api.job.sizes import LEAST_STEPS, under_plan
+from neuroshard_api.job.sizes import under_plan
 from neuroshard_api.job.stage_commands import CHECKPOINTS_FOLDER, PROGRESS_FILE, STEP_REPORT_FILE, TRIAL_FOLDER
 from neuroshard_api.job.training import TrainPipeline
 from neuroshard_api.job.training_job import DLRMTrainingJob
@@ -50,6 +48,14 @@ from neuroshard_trainer.model.dlrm import TABLES_PATH
 from neuroshard_trainer.model.grouped_model import TableCollections, planned_model
 from neuroshard_trainer.model.sharded_model import server_model, sharded_model
 from neuroshard_trainer.model.variant_model import VariantModel, rate_of_table, trainings
+from neuroshard_trainer.notices import (
+    log_batch,
+    log_repeats,
+    warn_of_earlier_checkpoints,
+    warn_of_few_repeats,
+    warn_of_few_steps,
+    warn_of_other_conditions,
+)
 from neuroshard_trainer.ranks.agreement import agreed, together
 from neuroshard_trainer.ranks.devices import DeviceChoice, compute_device
 from neuroshard_trainer.ranks.failures import lost_peers
@@ -64,7 +70,7 @@ from neuroshard_trainer.servers.process import ServerReporter, limit_memory
 from neuroshard_trainer.sharding.live_sharding import LiveSharding, prove_sharding
 from neuroshard_trainer.sharding.optimizer_step import set_optimizer_step
 from neuroshard_trainer.sharding.plan_adapter import read_plan, require_lasting_gradients, sharding_plan
-from neuroshard_trainer.state.checkpoint import MANIFEST_FILE, CheckpointFolder, CheckpointManifest
+from neuroshard_trainer.state.checkpoint import CheckpointFolder, CheckpointManifest
 from neuroshard_trainer.state.saver import Saver
 from neuroshard_trainer.state.staging import staging_for
 from neuroshard_trainer.state.training_state import TrainingState, widths_of
@@ -75,10 +81,6 @@ SHARDING_FILE = "live-sharding.json"
 TRACE_FILE = "trace.json"
 """Of rank 0, in Chrome's format."""
 TENSORBOARD_FOLDER = "tensorboard"
-EXPECTED_REPEATS = 0.5
-"""Share of the repeats that a plan expects; a first batch with fewer is warned of."""
-SHOWN_REPEATS = 8
-"""Features whose repeats in the first batch are logged: those that repeat most."""
 
 logger = logging.getLogger(__name__)
 
@@ -133,8 +135,8 @@ def train(
         limit_memory(plan)
     process = start_process(job, plan, launched, device, nccl_log_folder=places.run_dir)
     if spec.model.chooses_batch_size and process.is_first:
-        _log_batch(job)
-    _warn_of_other_conditions(job, plan, process)
+        log_batch(job)
+    warn_of_other_conditions(job, plan, process)
     run: TrainingLoop | None = None
 
     def when() -> str:
@@ -226,10 +228,10 @@ def set_up(
     if other is not None:
         logger.warning("%s: measured times will differ from the prediction", other)
     if process.is_first:
-        _warn_of_few_repeats(plan, data.first_factors())
-        _log_repeats(data.first_repeats() if spec.has_sessions else {})
+        warn_of_few_repeats(plan, data.first_factors())
+        log_repeats(data.first_repeats() if spec.has_sessions else {})
     schedule = Schedule.of(spec.training, epoch_samples=data.num_training, global_batch_size=data.global_batch_size)
-    _warn_of_few_steps(plan, schedule, process)
+    warn_of_few_steps(plan, schedule, process)
     set_matmul_precision(spec.training.precision)
     plan_sha256 = _agreed_plan(places.plan_file, process)
     model = (server_job_model if process.is_server else sharded_job_model)(job, plan, process)
@@ -284,7 +286,7 @@ def set_up(
     if spec.experimental.checkpoint.resume_policy is ResumePolicy.LATEST:
         found = _resumed(checkpoints, state, manifest)
     elif process.is_first:
-        _warn_of_earlier_checkpoints(places.run_dir / CHECKPOINTS_FOLDER)
+        warn_of_earlier_checkpoints(places.run_dir / CHECKPOINTS_FOLDER)
     resumed_from = None
     if found is not None:
         resumed_from, resumed = found
@@ -504,18 +506,6 @@ def _resumed(
     return None
 
 
-def _warn_of_earlier_checkpoints(folder: Path) -> None:
-    """Name the checkpoint of an earlier run that a later start with another policy would resume from."""
-    newest = max((path.parent for path in folder.glob(f"*/{MANIFEST_FILE}")), default=None)
-    if newest is not None:
-        logger.warning(
-            "spec.experimental.checkpoint.resumePolicy: None trains from the start; %s of an earlier run stays until "
-            "this run is past its step, and Latest would resume from it; hint: remove it, or set "
-            "spec.checkpoint.folder",
-            newest,
-        )
-
-
 def _signature(job: DLRMTrainingJob, plan: GivenPlan, found: TrainingData) -> dict[str, str]:
     """Return the facts that a continuation shares: the job's, and those that only the data show."""
     own = with_statistics(plan.request.tables, inline_tables(job))
@@ -533,65 +523,6 @@ def _drift_conditions(job: DLRMTrainingJob) -> str:
     drift = [each.model_dump_json() for each in (*(spec.experimental.synthetic_drift or ()), *(spec.variants or ()))]
     texts = [*parts, spec.training.precision.value, spec.experimental.pipeline.value, *drift]
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()
-
-
-def _warn_of_other_conditions(job: DLRMTrainingJob, plan: GivenPlan, process: Process) -> None:
-    """Log the differences between the job and the conditions of the plan's predicted costs."""
-    found = {
-        "batchSizePerDevice": (plan.request.batch_size_per_device, job.spec.model.samples_per_device),
-        "embeddingOptimizer": (", ".join(plan.request.optimizers), job.spec.model.embedding_optimizer.optimizer.value),
-    }
-    if plan.request.dense is not None and process.is_first:
-        for problem in plan.request.dense.other_settings(dense_signature(job)):
-            logger.warning("the plan's dense part %s: its memory will differ from the ledger", problem)
-    for field, (planned, wanted) in found.items():
-        if planned != wanted and process.is_first:
-            logger.warning(
-                "the plan is for %s %s, the job has %s: measured times will differ from the prediction",
-                field, planned, wanted,
-            )  # fmt: skip
-
-
-def _log_batch(job: DLRMTrainingJob) -> None:
-    """Log the batch that the plan chose, and the learning rates for it."""
-    training = job.spec.training
-    logger.info(
-        "spec.model.batchSizePerDevice: Auto: %s samples per device by the plan; learning rates of embeddings %s, of "
-        "the dense part %s",
-        f"{job.spec.model.samples_per_device:,}", training.embedding_learning_rate, training.dense_learning_rate,
-    )  # fmt: skip
-
-
-def _warn_of_few_steps(plan: GivenPlan, schedule: Schedule, process: Process) -> None:
-    """Log that an epoch has few steps of a batch that was chosen without knowing the number of samples."""
-    num_samples, num_steps = schedule.epoch_samples, schedule.epoch_samples // schedule.global_batch_size
-    if plan.batch is None or num_steps >= LEAST_STEPS or not process.is_first:
-        return
-    enough = max(1, num_samples // (LEAST_STEPS * process.num_trainers))
-    logger.warning(
-        "spec.model.batchSizePerDevice: Auto: the plan's batch leaves %d steps in an epoch of %s samples; hint: give a "
-        "number, such as %s, with which it has %d or more",
-        num_steps, f"{num_samples:,}", f"{1 << (enough.bit_length() - 1):,}", LEAST_STEPS,
-    )  # fmt: skip
-
-
-def _warn_of_few_repeats(plan: GivenPlan, factors: Sequence[float]) -> None:
-    """Log the groups that repeat much less in the first batch than the plan expects."""
-    for planned, found in zip(plan.deduplication or (), factors, strict=True):
-        if found - 1 < EXPECTED_REPEATS * (planned.factor - 1):
-            logger.warning(
-                "group %r: %.2f samples per distinct list in the first batch, the plan expects %.2f; "
-                "cluster the log with `neuroshard cluster-sessions`, and name its session in spec.data.sessionColumn",
-                planned.group, found, planned.factor,
-            )  # fmt: skip
-
-
-def _log_repeats(factors: Mapping[str, float]) -> None:
-    """Log the features that repeat most within the sessions of the first batch."""
-    most = sorted(factors.items(), key=lambda each: -each[1])[:SHOWN_REPEATS]
-    if most:
-        shown = ", ".join(f"{name} {factor:.2f}" for name, factor in most)
-        logger.info("samples per distinct list in the first batch: %s", shown)
 
 
 def _make_folder(path: Path) -> None:
