@@ -13,7 +13,7 @@ from neuroshard_cluster.cluster import Cluster
 from neuroshard_cluster.errors import ClusterError
 from neuroshard_cluster.folders import Home
 
-WORDS = {"passed": "holds", "failed": "DOES NOT HOLD", "skipped": "skipped"}
+WORDS = {"passed": "holds", "failed": "DOES NOT HOLD", "skipped": "skipped", "rerun": "failed, again"}
 GIB = 2**30
 
 

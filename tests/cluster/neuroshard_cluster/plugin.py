@@ -45,6 +45,8 @@ BEGAN_S = pytest.StashKey[float]()
 WHERE = pytest.StashKey["Namespace"]()
 ROW = "held"
 """Name of a report's attribute: the row of its test."""
+RERUN = "rerun"
+"""Outcome that pytest-rerunfailures gives the report of a failure after which the test runs again."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,10 +118,11 @@ class Table:
     rows: list[Row]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Take the row that came with a report."""
+        """Take the row that came with a report; that of a failure after which the test runs again says so."""
         row: Mapping[str, Any] = getattr(report, ROW, {})
         if row:
-            self.rows.append(Row(**row))
+            outcome = RERUN if str(report.outcome) == RERUN else row["outcome"]
+            self.rows.append(Row(**{**row, "outcome": outcome}))
 
 
 def _running_cluster(name: str, provider: str, home: Home) -> Cluster:
@@ -198,6 +201,13 @@ def namespace(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[Name
     cluster.kubectl("delete", "namespace", name, "--wait=false")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Forget the namespace of a first try, so that a second one writes nothing into its artifacts."""
+    if WHERE in item.stash:
+        del item.stash[WHERE]
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
@@ -218,7 +228,13 @@ def pytest_runtest_makereport(
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Print the table of what holds, if it was asked for."""
+    """Print the failures after which tests ran again, and the table of what holds, if it was asked for."""
+    for first in terminalreporter.stats.get(RERUN, []):
+        terminalreporter.section(f"{first.nodeid} failed, and ran again")
+        terminalreporter.write_line(first.longreprtext)
+        for title, text in first.sections:
+            terminalreporter.section(title, sep="-")
+            terminalreporter.write_line(text)
     if not config.getoption("--table"):
         return
     terminalreporter.section("what holds on this cluster")
