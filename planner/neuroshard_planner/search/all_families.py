@@ -35,7 +35,7 @@ from neuroshard_planner.search.by_columns import (
     opening_work,
 )
 from neuroshard_planner.search.conversions import Conversions
-from neuroshard_planner.search.estimator import additive_traits, promised_ms, reference_prices, tangent
+from neuroshard_planner.search.estimator import Traits, promised_ms, reference_prices, tangent
 from neuroshard_planner.search.local_search import LocalSearch
 from neuroshard_planner.search.options import DevicePlaces, Forms, OptionTable
 from neuroshard_planner.search.proposers import Perturbation, SplitSearch
@@ -103,9 +103,9 @@ class MixedSearch:
         self._problem = problem
         self._forms = Forms(problem)
         self._slopes = tangent(problem, self._forms.mean_sums())
-        self._traits = additive_traits(problem, self._slopes)
+        self._traits = Traits(problem, self._slopes)
         self._options = options
-        self._dealing = Dealing(problem, self._options, slopes=self._slopes)
+        self._dealing = Dealing(problem, self._options, traits=self._traits)
         self._bound = bound_to_convert(problem)
         self._work = work_budget
         self._is_large = is_large(problem) and work_budget >= opening_work(problem)
@@ -212,9 +212,9 @@ class MixedSearch:
     def _assignments(self, start: Placement | None, sets: Sequence[Families], limit_ms: float) -> list[Assignment]:
         """Return the assignments that promise most; none that gains little."""
         problem = self._problem
-        prices = reference_prices(problem, self._forms, self._traits, start)
+        prices = reference_prices(problem, self._forms, self._traits(), start)
         assignments = Assignments(
-            problem, self._forms, self._options, traits=self._traits, prices=prices, bound=self._bound
+            problem, self._forms, self._options, traits=self._traits(), prices=prices, bound=self._bound
         )
         chosen = assignments.promising(sets, count=problem.tuning.num_assignments)
         if start is not None and not self._bound and self._is_large:
@@ -226,7 +226,7 @@ class MixedSearch:
         """Return assignments put into a start as they are, where they fit, and the first of them dealt out."""
         problem = self._problem
         self.placements += len(chosen)
-        loads = self._traits[:, TIMES].sum(axis=1)
+        loads = self._traits()[:, TIMES].sum(axis=1)
         found = [proposed(problem, start, self._forms, each, loads=loads, bound=self._bound) for each in chosen]
         placed = [each for each in found if each is not None]
         cuts = [each.cuts for each, placement in zip(chosen, found, strict=True) if placement is not None]
@@ -242,8 +242,8 @@ class MixedSearch:
         problem, cheapest = self._problem, list[tuple[float, Placement]]()
         count = problem.tuning.num_best if self._is_large else problem.tuning.num_candidates
         packed: Iterator[Placement] = chain(
-            (each for own in chosen if (each := packed_proposal(problem, self._forms, self._traits, own.by_unit))),
-            (each for own in further for each in packings(problem, self._forms, self._traits, own, self._bound)),
+            (each for own in chosen if (each := packed_proposal(problem, self._forms, self._traits(), own.by_unit))),
+            (each for own in further for each in packings(problem, self._forms, self._traits(), own, self._bound)),
         )
         for placement in packed:
             self.placements += 1
@@ -271,8 +271,8 @@ class MixedSearch:
     def _descended(self, placement: Placement, until: int) -> Placement:
         """Return the placement after steps and conversions in turn, until neither helps or the work ends."""
         problem = self._problem
-        local = LocalSearch(problem, slopes=self._slopes, work_budget=until)
-        conversions = Conversions(problem, self._forms, slopes=self._slopes, work_budget=until)
+        local = LocalSearch(problem, traits=self._traits, work_budget=until)
+        conversions = Conversions(problem, self._forms, traits=self._traits, work_budget=until)
         while problem.work < until:
             before = conversions.improvements
             placement = local.improve(placement)
@@ -288,7 +288,7 @@ class MixedSearch:
         problem = self._problem
         generator = self._generator
         perturbation = Perturbation(problem, self._options, slopes=self._slopes, generator=generator)
-        conversions = Conversions(problem, self._forms, slopes=self._slopes, work_budget=end)
+        conversions = Conversions(problem, self._forms, traits=self._traits, work_budget=end)
         (best_ms,) = problem.total_ms([best])
         stalled = 0
         while problem.work < end and stalled < problem.tuning.most_stalled:
@@ -310,11 +310,11 @@ def _content(problem: Problem, placement: Placement) -> bytes:
 class Dealing:
     """Deals out the shards of placements of one problem."""
 
-    def __init__(self, problem: Problem, options: OptionTable, *, slopes: FloatArray) -> None:
-        """``options`` are cuts of all units by columns; ``slopes`` [r, 2] make loads additive."""
+    def __init__(self, problem: Problem, options: OptionTable, *, traits: Traits) -> None:
+        """``options`` are cuts of all units by columns."""
         self._problem = problem
         self._options = options
-        self._slopes = slopes
+        self._traits = traits
 
     def dealt_out(
         self, placement: Placement, *, work_budget: int, refines: bool, cuts: IndexArray | None = None
@@ -340,7 +340,7 @@ class Dealing:
         options = self._options.only(by_columns)
         known = [] if cuts is None else [self._known(options, by_columns, placement, cuts)]
         splits = SplitSearch(problem, options, loads=loads, work_budget=until, fixed=fixed, known=known)
-        local = LocalSearch(problem, slopes=self._slopes, work_budget=work_budget)
+        local = LocalSearch(problem, traits=self._traits, work_budget=work_budget)
         candidates = (
             splits.run()[: problem.tuning.num_best]
             if refines
@@ -369,7 +369,7 @@ class Dealing:
         problem = self._problem
         prices = problem.step_cost.prices(problem.device_levels([placement])[0].max(axis=0))
         prices[TRAFFIC.start + Collective.POOLED_EMBEDDINGS] = 0.0
-        return weighted_sum(additive_traits(problem, self._slopes), np.append(prices, 0.0))
+        return weighted_sum(self._traits(), np.append(prices, 0.0))
 
 
 def nodes_dealt_out(problem: Problem, fixed: Placement, loads: FloatArray) -> Placement | None:

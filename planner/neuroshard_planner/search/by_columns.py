@@ -19,7 +19,7 @@ from neuroshard_costs.shards import IndexArray
 
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.shard_kinds import ShardSize
-from neuroshard_planner.search.estimator import most_promising, tangent
+from neuroshard_planner.search.estimator import Traits, most_promising, tangent
 from neuroshard_planner.search.local_search import LocalSearch, merged
 from neuroshard_planner.search.options import OptionTable
 from neuroshard_planner.search.packing import Packing
@@ -75,6 +75,7 @@ class IteratedSearch:
         self._starts = starts
         mean_sums = problem.kinds.representation[problem.whole].sum(axis=0) / problem.num_devices
         self._slopes = tangent(problem, mean_sums)
+        self._traits = Traits(problem, self._slopes)
         self._courses = courses_of(problem)
         self._generator = np.random.default_rng(problem.request.search.seed)
         self._turn = self._stalled = 0
@@ -203,7 +204,7 @@ class IteratedSearch:
         return SplitSearch(self._problem, course.options, loads=loads, work_budget=until)
 
     def _local(self, until: int) -> LocalSearch:
-        return LocalSearch(self._problem, slopes=self._slopes, work_budget=until)
+        return LocalSearch(self._problem, traits=self._traits, work_budget=until)
 
     def _count(self, splits: SplitSearch | None, local: LocalSearch) -> None:
         self.improvements += local.improvements

@@ -23,11 +23,11 @@ from neuroshard_planner.search.options import Forms, PlacedOption, with_options
 class Conversions:
     """Converts units of one problem's placements."""
 
-    def __init__(self, problem: Problem, forms: Forms, *, slopes: FloatArray, work_budget: int) -> None:
-        """``slopes`` [r, 2] make loads additive; ``work_budget`` is the ``problem.work`` at which descents end."""
+    def __init__(self, problem: Problem, forms: Forms, *, traits: Traits, work_budget: int) -> None:
+        """``work_budget`` is the ``problem.work`` at which descents end."""
         self._problem = problem
         self._forms = forms
-        self._traits = Traits(problem, slopes)
+        self._traits = traits
         self._work_budget = work_budget
         self.improvements = 0
         """Conversions made so far, over all placements."""

@@ -87,19 +87,13 @@ class Traits:
             if count > len(self._room):  # by a half more, so that a few new kinds cost little
                 self._room = np.empty((count + count // 2, NUM_LEVELS + 1))
                 self._room[:known] = self._known
-            self._room[known:count] = additive_traits(self._problem, self._slopes, first=known)
             self._known = self._room[:count]
+            added, kinds = self._known[known:], self._problem.kinds
+            times = ordered_product(kinds.representation[known:], self._slopes)
+            added[:, TIMES] = self._problem.step_cost.passes(times)
+            added[:, TRAFFIC] = kinds.traffic[known:]
+            added[:, MEMORY] = kinds.memory_bytes[known:]
         return self._known
-
-
-def additive_traits(problem: Problem, slopes: FloatArray, *, first: int = 0) -> FloatArray:
-    """Return [kinds, levels + 1] what kinds from ``first`` on add: times to first order, traffic, and memory."""
-    kinds = problem.kinds
-    traits = np.empty((len(kinds) - first, NUM_LEVELS + 1))
-    traits[:, TIMES] = problem.step_cost.passes(ordered_product(kinds.representation[first:], slopes))
-    traits[:, TRAFFIC] = kinds.traffic[first:]
-    traits[:, MEMORY] = kinds.memory_bytes[first:]
-    return traits
 
 
 def reference_prices(problem: Problem, forms: Forms, traits: FloatArray, start: Placement | None) -> FloatArray:

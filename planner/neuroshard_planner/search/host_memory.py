@@ -96,8 +96,7 @@ class _HostSearch:
         topology = problem.request.topology
         self._nodes: IndexArray = np.arange(problem.num_devices) // topology.devices_per_node
         self._forms = Forms(problem)
-        self.slopes: FloatArray = tangent(problem, self._forms.mean_sums())
-        self._traits = Traits(problem, self.slopes)
+        self._traits = Traits(problem, tangent(problem, self._forms.mean_sums()))
         self._prices = reference_prices(problem, self._forms, self._traits(), None)
 
     def assignments(self) -> Iterator[HostAssignment]:
@@ -125,7 +124,7 @@ class _HostSearch:
 
     def descended(self, found: Found, work: int) -> Found:
         """Return a plan after steps of the whole that cost this much work."""
-        local = LocalSearch(self._problem, slopes=self.slopes, work_budget=self._problem.work + work)
+        local = LocalSearch(self._problem, traits=self._traits, work_budget=self._problem.work + work)
         placement = local.improve(found.placement)
         return replace(found, placement=placement, improvements=found.improvements + local.improvements)
 

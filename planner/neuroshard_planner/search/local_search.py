@@ -134,9 +134,9 @@ class View:
 class LocalSearch:
     """Improves placements of one problem until nothing helps or the work budget ends."""
 
-    def __init__(self, problem: Problem, *, slopes: FloatArray, work_budget: int) -> None:
+    def __init__(self, problem: Problem, *, traits: Traits, work_budget: int) -> None:
         self._problem = problem
-        self._traits = Traits(problem, slopes)
+        self._traits = traits
         self._work_budget = work_budget
         self.improvements = 0
         """Moves made so far, over all placements."""

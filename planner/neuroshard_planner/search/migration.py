@@ -18,7 +18,7 @@ from neuroshard_planner.plans.moved_bytes import move_price_ms, moved_bytes, mov
 from neuroshard_planner.plans.tables import placement_of, table_placements
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.units import BoolArray
-from neuroshard_planner.search.estimator import tangent
+from neuroshard_planner.search.estimator import Traits, tangent
 from neuroshard_planner.search.local_search import LocalSearch
 
 
@@ -87,7 +87,7 @@ class Migration:
         options = [found]
         if self._may_start:
             sums = problem.device_sums(self._before.kinds, self._before.devices).mean(axis=0)
-            local = LocalSearch(problem, slopes=tangent(problem, sums), work_budget=until)
+            local = LocalSearch(problem, traits=Traits(problem, tangent(problem, sums)), work_budget=until)
             options += [self._before, local.improve(self._before)]
         moved = [self._moved(each) for each in options]
         costs = [self._priced(each, num_bytes.sum()) for each, num_bytes in zip(options, moved, strict=True)]

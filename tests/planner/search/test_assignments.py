@@ -14,7 +14,7 @@ from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.tuning import SearchTuning
 from neuroshard_planner.search.assignments import Assignment, Assignments, bound_to_convert, proposed
 from neuroshard_planner.search.bounds import FamilyBounds
-from neuroshard_planner.search.estimator import additive_traits, reference_prices, tangent
+from neuroshard_planner.search.estimator import Traits, reference_prices, tangent
 from neuroshard_planner.search.options import Form, Forms, OptionTable
 from support.builders import GIB, request, table, topology
 from support.planner.searches import problem_of
@@ -48,7 +48,7 @@ def problem(
 def assignments_of(problem: Problem) -> Assignments:
     """Return them as the search makes them."""
     forms, options = Forms(problem), OptionTable(problem)
-    traits = additive_traits(problem, tangent(problem, forms.mean_sums()))
+    traits = Traits(problem, tangent(problem, forms.mean_sums()))()
     return Assignments(
         problem,
         forms,

@@ -6,7 +6,7 @@ from neuroshard_api.sharding.kinds import Family, ShardingType
 from neuroshard_costs.shards import COLUMNS, FAMILIES
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.search.conversions import Conversions
-from neuroshard_planner.search.estimator import tangent
+from neuroshard_planner.search.estimator import Traits, tangent
 from neuroshard_planner.search.options import Forms
 from support.builders import request, table, topology
 from support.planner.searches import problem_of
@@ -17,7 +17,8 @@ ALL = Constraints(sharding_types=tuple(ShardingType))
 def conversions(problem: Problem, *, work_budget: int = 10**9) -> Conversions:
     """Return conversions with the forms and slopes that the search of all types would use."""
     forms = Forms(problem)
-    return Conversions(problem, forms, slopes=tangent(problem, forms.mean_sums()), work_budget=work_budget)
+    traits = Traits(problem, tangent(problem, forms.mean_sums()))
+    return Conversions(problem, forms, traits=traits, work_budget=work_budget)
 
 
 def hot_and_cold() -> Problem:

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from neuroshard_api.documents.request import Constraints, MemorySettings, TableConstraints
 from neuroshard_api.sharding.kinds import ShardingType
-from neuroshard_costs.shards import COLUMNS, NODE_ROWS, FloatArray
+from neuroshard_costs.shards import COLUMNS, NODE_ROWS
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.search.all_families import Dealing, nodes_dealt_out
-from neuroshard_planner.search.estimator import additive_traits, tangent
+from neuroshard_planner.search.estimator import Traits, tangent
 from neuroshard_planner.search.options import Forms, OptionTable, with_options
 from support.builders import GIB, request, table, tables, topology
 from support.planner.searches import problem_of
@@ -35,9 +35,9 @@ def mixed_problem(
     )
 
 
-def slopes_of(problem: Problem) -> FloatArray:
-    """Return slopes that make loads additive."""
-    return tangent(problem, Forms(problem).mean_sums())
+def traits_of(problem: Problem) -> Traits:
+    """Return additive loads at the mean device of all forms."""
+    return Traits(problem, tangent(problem, Forms(problem).mean_sums()))
 
 
 def converted(problem: Problem, kinds: dict[int, ShardingType]) -> Placement:
@@ -70,7 +70,7 @@ def test_blocks_of_rows_are_spread_over_nodes_by_load() -> None:
     """Four tables that were all on the first node: the heaviest and the lightest share one, the others the other."""
     problem = mixed_problem(4)
     placement = converted(problem, dict.fromkeys(range(4), ShardingType.TABLE_ROW_WISE))
-    loads = additive_traits(problem, slopes_of(problem))[:, :2].sum(axis=1)
+    loads = traits_of(problem)()[:, :2].sum(axis=1)
 
     dealt = nodes_dealt_out(problem, placement, loads)
 
@@ -93,7 +93,7 @@ def test_blocks_stay_off_nodes_that_a_table_may_not_be_on() -> None:
     form = next(each for each in forms.of(0) if each.sharding_type is ShardingType.TABLE_ROW_WISE)
     room, load = np.full(4, np.inf), np.zeros(4)
     placement = with_options(problem, placement, [next(forms.placed(0, form, load, room))])
-    loads = additive_traits(problem, slopes_of(problem))[:, :2].sum(axis=1)
+    loads = traits_of(problem)()[:, :2].sum(axis=1)
 
     dealt = nodes_dealt_out(problem, placement, loads)
 
@@ -121,7 +121,7 @@ def test_units_keep_their_families_and_all_of_their_columns(kinds: dict[int, Sha
     """What is dealt out fits, and is the same each time."""
     problem = mixed_problem(6)
     placement = converted(problem, kinds)
-    dealing = Dealing(problem, OptionTable(problem), slopes=slopes_of(problem))
+    dealing = Dealing(problem, OptionTable(problem), traits=traits_of(problem))
 
     found = dealing.dealt_out(placement, work_budget=problem.work + 500, refines=True)
     again = dealing.dealt_out(placement, work_budget=problem.work + 500, refines=True)
@@ -138,7 +138,7 @@ def test_columns_go_beside_the_blocks_of_an_uneven_placement() -> None:
     """One node has a heavy table by rows, so that tables by columns prefer the other."""
     problem = mixed_problem(5)
     placement = converted(problem, {4: ShardingType.TABLE_ROW_WISE})
-    dealing = Dealing(problem, OptionTable(problem), slopes=slopes_of(problem))
+    dealing = Dealing(problem, OptionTable(problem), traits=traits_of(problem))
 
     found = dealing.dealt_out(placement, work_budget=problem.work + 4000, refines=False)
 
@@ -160,7 +160,7 @@ def test_a_unit_whose_form_found_no_room_is_dealt_out_by_columns(unit: int) -> N
     cuts = options.last.copy()
     cuts[[0, unit]] = -1
 
-    dealt = Dealing(problem, options, slopes=slopes_of(problem)).dealt_out(
+    dealt = Dealing(problem, options, traits=traits_of(problem)).dealt_out(
         converted(problem, {0: ShardingType.TABLE_ROW_WISE}), work_budget=problem.work + 5_000, refines=False, cuts=cuts
     )
 
@@ -172,7 +172,7 @@ def test_a_unit_whose_form_found_no_room_is_dealt_out_by_columns(unit: int) -> N
 def test_nothing_is_dealt_out_where_nothing_fits() -> None:
     """The search of other placements goes on without it."""
     problem = mixed_problem(3, memory_gib=0.001)
-    dealing = Dealing(problem, OptionTable(problem), slopes=slopes_of(problem))
+    dealing = Dealing(problem, OptionTable(problem), traits=traits_of(problem))
     placement = converted(problem, {0: ShardingType.TABLE_ROW_WISE})
 
     assert dealing.dealt_out(placement, work_budget=problem.work + 1000, refines=False) is None

@@ -12,7 +12,7 @@ from neuroshard_api.documents.request import Constraints, Pipeline, PlanRequest,
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_costs.step_cost import TRAFFIC, Collective
 from neuroshard_planner.problem.problem import Placement, Problem
-from neuroshard_planner.search.estimator import tangent
+from neuroshard_planner.search.estimator import Traits, tangent
 from neuroshard_planner.search.local_search import LocalSearch, State, merged
 from support.builders import request, table, tables, topology
 from support.depth import generated
@@ -25,7 +25,7 @@ WHOLE = Constraints(max_shards_per_table=1)
 def local_search(problem: Problem, *, work_budget: int = UNLIMITED) -> LocalSearch:
     """Return a local search with the slopes that the planner would use."""
     sums = problem.kinds.representation[problem.whole].sum(axis=0) / problem.num_devices
-    return LocalSearch(problem, slopes=tangent(problem, sums), work_budget=work_budget)
+    return LocalSearch(problem, traits=Traits(problem, tangent(problem, sums)), work_budget=work_budget)
 
 
 def improved(problem: Problem, *shards: tuple[int, int, int]) -> list[tuple[int, int, int]]:

@@ -2,7 +2,7 @@
 
 import numpy as np
 from neuroshard_planner.problem.problem import Placement, Problem
-from neuroshard_planner.search.estimator import tangent
+from neuroshard_planner.search.estimator import Traits, tangent
 from neuroshard_planner.search.local_search import LocalSearch
 from neuroshard_planner.search.options import OptionTable
 from neuroshard_planner.search.proposers import SplitSearch, opened
@@ -17,11 +17,11 @@ def opening(
 ) -> list[Placement]:
     """Return the opening's placements with the slopes and options that the planner would use."""
     slopes = tangent(problem, problem.kinds.representation[problem.whole].sum(axis=0) / problem.num_devices)
-    options = OptionTable(problem)
+    traits, options = Traits(problem, slopes), OptionTable(problem)
     loads = (problem.kinds.representation @ slopes).sum(axis=1)
     splits = SplitSearch(problem, options, loads=loads, work_budget=work_budget)
-    local = LocalSearch(problem, slopes=slopes, work_budget=work_budget)
-    whole = LocalSearch(problem, slopes=slopes, work_budget=whole_budget)
+    local = LocalSearch(problem, traits=traits, work_budget=work_budget)
+    whole = LocalSearch(problem, traits=traits, work_budget=whole_budget)
     return opened(problem, splits, local, whole, starts=starts, work_budget=work_budget)
 
 
