@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from neuroshard_api.documents.dense_profile import features_sha256
 from neuroshard_api.documents.plan import Shard, TablePlacement
 from neuroshard_api.documents.request import PlanRequest, TableConstraints
 from neuroshard_api.documents.tables import Table
@@ -102,10 +103,14 @@ class ColumnBlocks:
             ]
             limits = self._limits(blocks, own.pop(table.name, TableConstraints()))
             own.update(dict.fromkeys(blocks.names, limits))
+        dense = request.dense
+        if dense is not None:
+            dense = dense.model_copy(update={"features_sha256": features_sha256(tables)})
         return request.model_copy(
             update={
                 "tables": request.tables.model_copy(update={"tables": tuple(tables)}),
                 "constraints": request.constraints.model_copy(update={"tables": own}),
+                "dense": dense,
             }
         )
 

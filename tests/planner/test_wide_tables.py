@@ -16,7 +16,7 @@ from neuroshard_planner.plans.checks import plan_problems, require_sound
 from neuroshard_planner.plans.imported_plan import imported_plan
 from neuroshard_planner.search.migration import Incumbent
 from neuroshard_report.explain.comparison import compare
-from support.builders import QUICK, device_type, host_memory, request, table, topology
+from support.builders import QUICK, dense_profile, device_type, host_memory, request, table, topology
 from support.depth import generated
 from support.planner.exact_costs import ExactCosts
 from support.planner.searches import planned
@@ -70,6 +70,17 @@ def test_shards_of_a_table_on_one_device_are_as_few_as_the_width_allows() -> Non
     widths = [[shard.num_columns for shard in planned(each).tables[0].shards] for each in (asked, wider)]
 
     assert widths == [[1024] * 4, [2048] * 2]
+
+
+def test_wide_tables_are_planned_next_to_a_counted_dense_part() -> None:
+    """It was counted for the tables, and not for the blocks of their columns."""
+    wide = table("text", embedding_dim=4096)
+    asked = request(wide, topology=topology(2), search=QUICK, dense=dense_profile(wide))
+
+    found = planned(asked)
+
+    assert found.request == asked
+    assert [each.dense_bytes for each in found.memory] == [asked.dense_bytes] * 2
 
 
 def test_a_cpu_takes_any_width() -> None:
