@@ -1,7 +1,7 @@
 """Leaves out one part of the search after the other: what each brings, and what it takes.
 
     OMP_NUM_THREADS=1 python -m benchmarks.search_ablation --kept FILE [--first 0] [--tasks 200] [--public]
-        [--parts PART ...] [--most-pairs N] [--minutes M] [--report]
+        [--parts PART ...] [--named NAME] [--most-pairs N] [--minutes M] [--report]
 
 Tasks have 4 to 1,000 tables on 4 to 512 devices of 1 to 64 nodes, log-uniform within a size: half have up to 40 tables
 on up to 16 devices, nine twentieths up to 120 on up to 64, and a twentieth any number. Half have tables of the pool of
@@ -9,7 +9,8 @@ the task distribution, half random ones (100 to 40 million rows, widths 16 to 12
 is by columns alone, an eighth may use host memory. --public plans the public workloads in their place, on 1 and 2
 nodes of 8 devices, where they fit. --first names the first task: from 1,000 on they have tuned nothing. The kept file
 takes up each plan as it ends, and the same command goes on after the last of them; --minutes ends it, and --most-pairs
-leaves tasks of more tables times devices for later. --report writes
+leaves tasks of more tables times devices for later. --named plans the whole search alone and keeps it under a name, so
+that one file holds those of two checkouts. --report writes
 benchmarks/results/search-ablation_<hardware>_<date>.md from the kept file, and public-ablation_* from its public
 workloads.
 """
@@ -196,8 +197,8 @@ def _on_host(request: PlanRequest) -> PlanRequest:
 
 
 def measured(number: int, task: Task, part: str) -> Record:
-    """Plan a task without one part."""
-    tuning = replace(SearchTuning(), **task.parts[part])
+    """Plan a task without one part, or with all where it has no such part."""
+    tuning = replace(SearchTuning(), **task.parts.get(part, {}))
     request = task.request
     if part == SEED:
         request = request.model_copy(update={"search": request.search.model_copy(update={"seed": 1})})
@@ -222,13 +223,16 @@ def recorded(path: Path) -> list[Record]:
     return [Record(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def measured_all(path: Path, tasks: Iterable[int], *, parts: Sequence[str], most_pairs: int, minutes: float) -> None:
+def measured_all(
+    path: Path, tasks: Iterable[int], *, parts: Sequence[str], name: str, most_pairs: int, minutes: float
+) -> None:
     """Add the plans that the file lacks, in ``minutes`` of processor time.
 
     Args:
         path: of the records.
         tasks: their numbers.
         parts: that are left out; empty: all. Tasks whose search has none of them are not planned.
+        name: under which plans with all parts are kept, and no others made; empty: those of ``parts`` are made.
         most_pairs: of tables and devices; larger tasks are left for later.
         minutes: after which no further plan is begun.
     """
@@ -240,7 +244,7 @@ def measured_all(path: Path, tasks: Iterable[int], *, parts: Sequence[str], most
                 continue
             if parts and not set(parts).intersection(task.parts).difference((WHOLE, SEED)):
                 continue
-            for part in task.parts:
+            for part in (name,) if name else task.parts:
                 if (number, part) in known or (parts and part not in parts):
                     continue
                 if time.process_time() > 60 * minutes:
@@ -264,7 +268,7 @@ def report(records: Sequence[Record], tasks: str) -> list[str]:
         "tasks whose search has the part: cost, shards, and time of the search without it, over those of the whole",
         "search; time over that with another seed where there is one, since the first plan of a task also counts its",
         "tables' hits. A part pays above 0 % of cost.",
-        f"`{SEED}` leaves out nothing: what chance does.",
+        f"`{SEED}` leaves out nothing: what chance does. Other names than those of parts are of another checkout.",
         "",
         "| " + " | ".join(COLUMNS) + " |",
         "|" + "---|" * len(COLUMNS),
@@ -298,6 +302,7 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=200)
     parser.add_argument("--public", action="store_true", help="plan public workloads in the place of drawn tasks")
     parser.add_argument("--parts", nargs="+", default=(), help="that are left out, by their names in the result")
+    parser.add_argument("--named", default="", help="plan the whole search alone, and keep it under this name")
     parser.add_argument("--most-pairs", type=int, default=10**9, help="of tables and devices of a task")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="processor time after which to end")
     parser.add_argument("--report", action="store_true", help="write the result of the kept plans")
@@ -315,7 +320,7 @@ def main() -> None:
         limits = {"most_pairs": arguments.most_pairs, "minutes": arguments.minutes}
         drawn_tasks = range(arguments.first, arguments.first + arguments.tasks)
         numbers = public_tasks() if arguments.public else drawn_tasks
-        measured_all(arguments.kept, numbers, parts=arguments.parts, **limits)
+        measured_all(arguments.kept, numbers, parts=arguments.parts, name=arguments.named, **limits)
 
 
 if __name__ == "__main__":
