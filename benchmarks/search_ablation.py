@@ -68,7 +68,6 @@ PARTS: Mapping[str, Mapping[str, Any]] = {
     WHOLE: {},
     SEED: {},
     "opening": {"most_opened_units": 0},
-    "baselines as starts": {"has_baseline_starts": False},
     "beam searches by columns": {"has_course": False},
     "levels and shuffled orders": {"patience": 0, "num_shuffles": 0},
     "course of few shards": {"few_shards": 0},

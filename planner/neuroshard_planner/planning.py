@@ -1,6 +1,5 @@
 """One search on one page: propose splits, place, refine, bound, and write the plan down."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -258,8 +257,7 @@ def _found(
     if not any(choice.is_bound for choice in problem.host_choices):
         # The search by columns starts from whole tables, also of those that may not be.
         whole = attempts(problem, is_bound=False) if bound_to_convert(problem) else baselines
-        known = [*_placed(whole).values(), *starts] if problem.tuning.has_baseline_starts else list(starts)
-        result = _in_device_memory(problem, starts=known, bounds=bounds)
+        result = _in_device_memory(problem, starts=[*_placed(whole).values(), *starts], bounds=bounds)
     if any(choice.kernels for choice in problem.host_choices):
         result = hosted(problem, result, solve=_in_device_memory, work_budget=_budget(problem))
     return result
@@ -317,10 +315,7 @@ def _least_budget(problem: Problem) -> int:
 
 
 def _budget_by_units(problem: Problem) -> int:
-    return int(
-        min(problem.tuning.most_work_per_unit, problem.tuning.work_per_unit * math.sqrt(problem.num_devices))
-        * len(problem.units)
-    )
+    return problem.tuning.work_per_unit * len(problem.units)
 
 
 def _require_by_columns(problem: Problem) -> None:

@@ -18,10 +18,8 @@ class SearchTuning:
     their part; ``has_...`` does so where no number can.
     """
 
-    work_per_unit: int = 50
-    """Times the square root of the devices: one to two milliseconds per table."""
-    most_work_per_unit: int = 120
-    """10,000 tables on 1,024 devices take three quarters of a minute."""
+    work_per_unit: int = 120
+    """One to two milliseconds per table; 10,000 tables on 1,024 devices take three quarters of a minute."""
     least_work: int = 30_000
     """With the next two a third of a second for small sets on a node, which are cheap to search well."""
     least_work_per_device: int = 2_000
@@ -59,24 +57,16 @@ class SearchTuning:
     least_gain: float = 1e-4
     """Of the cost, in a move or a pass; less doubles the time and lowers the cost by less than a thousandth."""
     least_round_gain: float = 0.001
-    """Of the cost, in a round, for another one to follow."""
+    """Of the cost, in a round, for another one to follow; a plan as near the bound has nothing left to gain."""
     most_rounds: int = 6
     """Of random changes, of neighbors, and of passes over all units; a last one gains nothing."""
     most_stalled: int = 100
     """Random changes in a row that improve nothing."""
-    close_enough: float = 0.001
-    """Gap to the lower bound at which nothing is left to gain."""
     near: float = 1.05
     """Times the lower bound, below which a short search of a large set follows the opening."""
 
-    grid_blocks: tuple[int, ...] = (2, 4, 8)
-    """Blocks of columns of a grid_shard table."""
-    column_shards: tuple[int, ...] = (2, 4, 8, 16, 32)
-    """Shards of a table that a step converts to column_wise."""
     num_nodes_tried: int = 2
     """Least loaded nodes for a table_row_wise table."""
-    most_replicated_bytes: int = 64 * 2**20
-    """Largest gradient of a data_parallel table: every device sends and receives twice as much in a step."""
 
     load_shares: tuple[float, ...] = (INFINITE, 1.0, 0.7, 0.5, 0.35, 0.2)
     """Of proposals: largest shard over a device's mean load."""
@@ -101,8 +91,6 @@ class SearchTuning:
     """Orders in which a state is placed again."""
     most_shuffle: float = 0.2
     """Standard deviation of the logarithm of the factors that shuffle the order."""
-    has_baseline_starts: bool = True
-    """Whether the cheapest baseline is one more start."""
     has_course: bool = True
     """Whether beam searches over cuts follow the opening."""
     few_shards: int = 4
@@ -129,12 +117,8 @@ class SearchTuning:
     """Of each power, that are dealt out."""
     num_changed: tuple[int, ...] = (1, 2, 4)
     """Units that a neighbor of the best assignment has in forms, or by columns, other than that."""
-    least_promise: float = 0.01
-    """Share by which what an assignment promises has to be below the known cost."""
     has_dealing: bool = True
     """Whether assignments are dealt out, and not put into the opening alone."""
-    least_dealing: int = 100
-    """Work that an assignment is dealt out with; small budgets deal out fewer of them."""
     most_dearer: float = 1.5
     """Times the cheapest, of placements that descents start from."""
     columns_gain: float = 0.1

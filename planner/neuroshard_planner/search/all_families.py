@@ -220,7 +220,7 @@ class MixedSearch:
         if start is not None and not self._bound and self._is_large:
             # Descents of large sets end about as far above what they promise, by columns or not.
             limit_ms = min(limit_ms, assignments.promised_of(start))
-        return [each for each in chosen if each.promised_ms < limit_ms * (1 - problem.tuning.least_promise)]
+        return [each for each in chosen if each.promised_ms < limit_ms]
 
     def _proposed(self, start: Placement, chosen: Sequence[Assignment]) -> list[Placement]:
         """Return assignments put into a start as they are, where they fit, and the first of them dealt out."""
@@ -231,11 +231,9 @@ class MixedSearch:
         placed = [each for each in found if each is not None]
         cuts = [each.cuts for each, placement in zip(chosen, found, strict=True) if placement is not None]
         fitting = [placement for placement in placed if problem.fits(placement)]
-        work = int(problem.tuning.phase_share * self._work)
-        count = max(1, work // problem.tuning.least_dealing)
         if not problem.tuning.has_dealing:
             return fitting
-        return [*fitting, *self._dealt_out(placed[:count], work, cuts=cuts[:count])]
+        return [*fitting, *self._dealt_out(placed, int(problem.tuning.phase_share * self._work), cuts=cuts)]
 
     def _packed(self, further: Sequence[Families], chosen: Sequence[Assignment]) -> list[Placement]:
         """Return the cheapest placements by memory, with and without assignments, as they are and dealt out."""

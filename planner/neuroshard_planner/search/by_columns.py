@@ -140,7 +140,7 @@ class IteratedSearch:
     def may_end(self, bound_ms: float) -> bool:
         """Return whether something was found and no work or nothing to gain is left."""
         return bool(self.found) and (
-            self._problem.work >= self.end or self.is_within(bound_ms * (1 + self._problem.tuning.close_enough))
+            self._problem.work >= self.end or self.is_within(bound_ms * (1 + self._problem.tuning.least_round_gain))
         )
 
     def is_within(self, limit_ms: float) -> bool:
@@ -180,7 +180,7 @@ class IteratedSearch:
         perturbations = [Perturbation(problem, each.options, slopes=slopes, generator=generator) for each in courses]
         while (
             problem.work < self.end
-            and best_ms > bound_ms * (1 + problem.tuning.close_enough)
+            and best_ms > bound_ms * (1 + problem.tuning.least_round_gain)
             and self._stalled < problem.tuning.most_stalled
         ):
             self._turn = (self._turn + 1) % len(courses)

@@ -15,7 +15,7 @@ import numpy as np
 from neuroshard_api.documents.tables import DIM_MULTIPLE
 from neuroshard_api.sharding.kinds import Family, ShardingType
 from neuroshard_api.sharding.placement_rules import CUT_BY_COLUMNS
-from neuroshard_costs.shards import COLUMNS, FAMILIES, GRADIENT_BYTES, NODE_ROWS, FloatArray, IndexArray
+from neuroshard_costs.shards import COLUMNS, FAMILIES, NODE_ROWS, FloatArray, IndexArray
 
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.shard_kinds import ShardSize
@@ -288,36 +288,31 @@ class Forms:
         problem, types = self._problem, self._problem.sharding_types[unit]
         definition, family = problem.units[unit], FAMILIES.index(Family.of(kind))
         num_nodes, _ = self._shape
-        counts: tuple[int, ...]
+        counts = [1]
         match kind:
             case ShardingType.COLUMN_WISE:
-                counts, most = problem.tuning.column_shards, min(definition.max_shards, problem.num_devices)
+                counts = _powers_of_two(min(definition.max_shards, problem.num_devices))
             case ShardingType.GRID:
-                counts, most = problem.tuning.grid_blocks, min(definition.max_blocks, num_nodes)
-                if most == 1 and ShardingType.TABLE_ROW_WISE not in types:
-                    counts = (1,)  # what TorchRec makes of a table that it does not cut
-            case _:
-                counts, most = (1,), 1
-        gradient_bytes = GRADIENT_BYTES * definition.num_rows * definition.num_columns
-        if (
-            kind is ShardingType.DATA_PARALLEL
-            and len(types) > 1
-            and gradient_bytes > problem.tuning.most_replicated_bytes
-        ):
-            return
-        for widths in self._widths(unit, counts, most):
+                most = min(definition.max_blocks, num_nodes)
+                if most > 1 or ShardingType.TABLE_ROW_WISE in types:  # else what TorchRec makes of one that it leaves
+                    counts = _powers_of_two(most)
+        for widths in self._widths(unit, counts):
             if kind in CUT_BY_COLUMNS and widths[0] > definition.max_shard_width:
                 continue
             yield [problem.row_block(unit, family, width) for width in widths]
 
-    def _widths(self, unit: int, counts: Sequence[int], most: int) -> Iterator[tuple[int, ...]]:
-        """Yield the widths of each number of even pieces, up to ``most``, that the constraints allow."""
+    def _widths(self, unit: int, counts: Sequence[int]) -> Iterator[tuple[int, ...]]:
+        """Yield the widths of each number of even pieces that the constraints allow."""
         definition = self._problem.units[unit]
         for count in counts:
-            if count <= most:
-                widths = even_widths(definition.num_columns, count)
-                if widths[-1] >= definition.min_shard_width:
-                    yield widths
+            widths = even_widths(definition.num_columns, count)
+            if widths[-1] >= definition.min_shard_width:
+                yield widths
+
+
+def _powers_of_two(most: int) -> list[int]:
+    """Return 2, 4, 8, and so on, up to ``most``."""
+    return [2**power for power in range(1, most.bit_length())]
 
 
 def without_units(problem: Problem, placement: Placement, units: Sequence[int]) -> Placement:
