@@ -22,9 +22,10 @@ from neuroshard_costs.step_cost import NUM_LEVELS, TIMES, TRAFFIC, Collective
 from numpy.typing import NDArray
 
 from neuroshard_planner.problem.problem import Placement, Problem
-from neuroshard_planner.search.bounds import Families, first_least
+from neuroshard_planner.search.bounds import Families
 from neuroshard_planner.search.estimator import MEMORY, reference_prices
 from neuroshard_planner.search.options import Form, Forms, OptionTable, PlacedOption, with_options
+from neuroshard_planner.search.price_bound import first_least
 
 
 class Assignment(NamedTuple):

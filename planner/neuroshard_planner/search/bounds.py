@@ -34,7 +34,6 @@ from typing import NamedTuple
 import numpy as np
 from neuroshard_api.documents.tables import DIM_MULTIPLE
 from neuroshard_api.sharding.kinds import Family, ShardingType, num_row_parts
-from neuroshard_costs.arithmetic import weighted_sum
 from neuroshard_costs.shards import COLUMNS, FAMILIES, NODE_ROWS, REPLICATED, ROWS, FloatArray, IndexArray
 from neuroshard_costs.step_cost import NUM_LEVELS, TIMES, TRAFFIC, Collective
 
@@ -42,6 +41,7 @@ from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.problem.relaxed_cost import COLLECTIVES, RelaxedCost, TrafficLimits
 from neuroshard_planner.problem.shard_kinds import ShardSize
 from neuroshard_planner.problem.units import BoolArray, Unit
+from neuroshard_planner.search.price_bound import Choices, price_bound
 
 ROUNDING = 1e-5  # relative; the networks round their inputs to 2^-24
 PRECISION = 1e-3  # of the largest c with b(c) > c
@@ -276,7 +276,7 @@ class _Options:
         traffic = np.maximum(self._least_traffic, self._traffic_of_some_device(least))
         return float(step_cost.total_ms(np.concatenate((np.maximum(spread, single), traffic))))
 
-    def choices(self, least: _Least, limit_ms: float) -> "Choices":
+    def choices(self, least: _Least, limit_ms: float) -> Choices:
         """Return the shards of one kind that each unit may be in, of these families.
 
         A unit in shards of several widths adds a mean of what they add, each for its columns.
@@ -379,85 +379,6 @@ def _all_options(problem: Problem) -> tuple[IndexArray, IndexArray]:
     kinds = np.concatenate(parts)
     kinds = kinds[np.lexsort((problem.kinds.family[kinds], problem.kinds.unit[kinds]))]
     return problem.kinds.unit[kinds], kinds
-
-
-MOST_ROUNDS = 24
-LINE_STEPS = 7  # halvings of a step
-CLOSE_ENOUGH = 0.002  # share by which the bound may be below the cost of the best mixture
-
-
-class Choices(NamedTuple):
-    """What the units of a problem may be, unit by unit."""
-
-    rows: FloatArray
-    """[n, r + collectives] what a choice adds to the mean device."""
-    unit: IndexArray
-    """[n] ascending."""
-    family: IndexArray
-    """[n]"""
-
-    def least(self, prices: FloatArray) -> tuple[float, IndexArray]:
-        """Return the least price of one choice [units] for each unit, by prices [n], if all families are in use.
-
-        A family that no unit has by price takes the unit that loses least; several may take one, which costs no more.
-        """
-        starts = np.flatnonzero(np.diff(self.unit, prepend=-1))
-        chosen = first_least(prices, starts)
-        least = prices[chosen]
-        total, missing = float(least.sum()), set(self.family.tolist()) - set(self.family[chosen].tolist())
-        for family in sorted(missing):
-            own = np.flatnonzero(self.family == family)
-            of_unit = np.searchsorted(self.unit[starts], self.unit[own])
-            lost = prices[own] - least[of_unit]
-            row = int(lost.argmin())
-            total += float(lost[row])
-            chosen[of_unit[row]] = own[row]
-        return total, chosen
-
-
-def price_bound(relaxed: RelaxedCost, choices: Choices, *, enough_ms: float = np.inf) -> float:
-    """Return milliseconds that no choice of one row for each unit costs less than, if all families are in use.
-
-    Args:
-        relaxed: the cost of a mean device.
-        choices: of every unit.
-        enough_ms: a bound as high as that is not raised further, and none is sought where the cost is less.
-    """
-    rows, counts = choices.rows, np.bincount(choices.unit)
-    mean = (rows / counts[choices.unit][:, None]).sum(axis=0)
-    best_ms = 0.0
-    for _ in range(MOST_ROUNDS):
-        value_ms, slopes = relaxed.tangent(mean)
-        least, chosen = choices.least(weighted_sum(rows, slopes))
-        best_ms = max(best_ms, value_ms + least - float(weighted_sum(slopes, mean)))
-        if best_ms >= min(enough_ms, value_ms * (1 - CLOSE_ENOUGH)) or value_ms < enough_ms < np.inf:
-            break
-        mean = _along(relaxed, mean, rows[chosen].sum(axis=0))
-    return best_ms
-
-
-def first_least(values: FloatArray, starts: IndexArray) -> IndexArray:
-    """Return [groups] the row of the least of the values [n] of each group, the first of equals.
-
-    ``starts`` [groups] are the first rows of the groups, which follow each other.
-    """
-    least = np.minimum.reduceat(values, starts)
-    is_least = np.flatnonzero(values <= np.repeat(least, np.diff(starts, append=len(values))))
-    rows: IndexArray = is_least[np.searchsorted(is_least, starts)]
-    return rows
-
-
-def _along(relaxed: RelaxedCost, begin: FloatArray, end: FloatArray) -> FloatArray:
-    """Return the cheapest point on a line along which the cost falls at first."""
-    direction = end - begin
-    low, high = 0.0, 1.0
-    if weighted_sum(relaxed.tangent(end)[1], direction) <= 0:
-        return end
-    for _ in range(LINE_STEPS):
-        middle = (low + high) / 2
-        slope = weighted_sum(relaxed.tangent(begin + middle * direction)[1], direction)
-        low, high = (middle, high) if slope < 0 else (low, middle)
-    return begin + (low + high) / 2 * direction
 
 
 def single_unit_bound_ms(problem: Problem) -> float:
