@@ -37,7 +37,12 @@ class RepeatsChoice:
             return all_lists
         best = self._without_repeats(all_lists, groups)
         best = best if best is not None and priced_ms(best) < cheaper_ms(all_lists) else all_lists
-        self._trials.decided(ChoiceName.REPEATS, before=all_lists, best=best)
+        self._trials.decided(
+            ChoiceName.REPEATS,
+            before=all_lists,
+            best=best,
+            preferred="another form saves more, the dense part included",
+        )
         self._all_lists = all_lists
         return best
 
@@ -70,7 +75,8 @@ class RepeatsChoice:
             return None
         if len(kept) < len(saved_ms):
             text = f"no repeats of {', '.join(kept)}"
-            plan = self._trials.tried(text, _without(request, kept), below_ms=cheaper_ms(all_lists)).plan
+            fewer = _without(request, kept)
+            plan = self._trials.tried(text, fewer, below_ms=cheaper_ms(all_lists), near=plan).plan
         return None if plan is None else self._grouped(plan)
 
     def _product_saved_ms(self, plan: Plan, group: DeduplicatedGroup) -> float | None:

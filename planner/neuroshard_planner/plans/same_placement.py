@@ -15,10 +15,10 @@ def cheaper_placement(found: Plan, other: Plan, *, costs: CostModel) -> Plan:
 
     Args:
         found: answers the request.
-        other: of the same tables; the plan itself is returned where it leaves out other repeats.
+        other: of the same tables; the plan itself is returned where other tables have collections of their own there.
         costs: price both.
     """
-    if found.deduplication != other.deduplication:
+    if found.request.grouped != other.request.grouped:
         return found
     problem = Problem(found.request, costs)
     placement = placement_of(other.tables, problem)
