@@ -117,10 +117,13 @@ class Trials:
         """Record a form that was not searched, and why."""
         self._tried.append(Trial(tried=Alternative(text=text, refusal=problem)))
 
-    def decided(self, name: ChoiceName, *, before: Plan | None, best: Plan) -> None:
-        """Record a choice: ``best`` is the plan after it, which is that of a trial, or the one before."""
+    def decided(self, name: ChoiceName, *, before: Plan | None, best: Plan, preferred: str = "") -> None:
+        """Record a choice: ``best`` is the plan after it, which is that of a trial, or the one before.
+
+        ``preferred`` says why a trial's plan is the best where another one costs less.
+        """
         before_ms = None if before is None else before.predicted.total_ms
-        alternatives = tuple(_alternative(each, best) for each in self._tried)
+        alternatives = tuple(_alternative(each, before, best, preferred) for each in self._tried)
         if alternatives:
             self.choices.append(PlanChoice(name=name, before_ms=before_ms, alternatives=alternatives))
         self._tried.clear()
@@ -171,7 +174,12 @@ def gain_text(saved_ms: float, of_ms: float, *, whole: str = "") -> str:
     return f"{'saves' if saved_ms >= 0 else 'costs'} {abs(saved_ms):.3f} ms ({100 * share:.1f} %{whole})"
 
 
-def _alternative(trial: Trial, best: Plan) -> Alternative:
+def _alternative(trial: Trial, before: Plan | None, best: Plan, preferred: str) -> Alternative:
     if trial.plan is None or trial.plan.request == best.request:
         return trial.tried
-    return trial.tried.model_copy(update={"refusal": "another form costs less"})
+    saved_ms = priced_ms(best) - priced_ms(trial.plan)
+    refusal = "another form costs less"
+    if saved_ms > 0:
+        gain = gain_text(saved_ms, best.predicted.total_ms)
+        refusal = f"it {gain}, and {100 * least_gain(best):.1f} % are asked for" if best is before else preferred
+    return trial.tried.model_copy(update={"refusal": refusal})
