@@ -7,7 +7,8 @@ The exchange of ids is exposed. What servers do in a pass after it takes the dev
 what the slowest device does in that pass; time on the link to host memory, and expansion of repeats, hide nothing.
 Exchanges with GPUs have the copies between these and the memory of their node.
 
-With lookahead all of it is next to a whole step of the devices, the dense part included: the step takes the longer.
+With lookahead all of it is next to a whole step of the devices, the dense part included: the step takes the longer, of
+which both have a part that is next to nothing where they share a core (`servers.hidden_ahead_ms`).
 """
 
 from collections.abc import Sequence
@@ -95,16 +96,18 @@ def served_cost(
     return PlanCost(total_ms=max(each.total_ms for each in devices), source=source, devices=devices)
 
 
-def hidden_ms(devices: PlanCost, servers: PlanCost, step: WholeStep | None) -> float:
+def hidden_ms(devices: PlanCost, servers: PlanCost, step: WholeStep | None, *, work_ms: float = 0.0) -> float:
     """Return the part of the servers' time that the devices do not wait for.
 
     Args:
         devices: cost of their own tables.
         servers: cost of the other tables.
         step: what else lookahead hides them behind. None: no row is looked up ahead.
+        work_ms: what hides nowhere with lookahead (`servers.exchange_work_ms`).
     """
     if step is not None:
-        return hidden_ahead_ms(servers.total_ms, devices.total_ms + step.total_ms - step.embedding_ms)
+        alone_ms = devices.total_ms + step.total_ms - step.embedding_ms
+        return hidden_ahead_ms(servers.total_ms, alone_ms, work_ms=work_ms)
     slowest, far = max(devices.devices, key=lambda each: each.total_ms), servers.devices[0]
     backward_ms = max(each.backward_compute_ms for each in servers.devices)
     passes = (
@@ -123,9 +126,9 @@ def hidden_ms(devices: PlanCost, servers: PlanCost, step: WholeStep | None) -> f
     return sum(min(pair) for pair in passes)
 
 
-def next_to_servers(devices: PlanCost, servers: PlanCost, step: WholeStep | None) -> PlanCost:
-    """Return the cost of the tables on devices with what servers add to it. The step is that of `hidden_ms`."""
-    hidden = hidden_ms(devices, servers, step)
+def next_to_servers(devices: PlanCost, servers: PlanCost, step: WholeStep | None, *, work_ms: float = 0.0) -> PlanCost:
+    """Return the cost of the tables on devices with what servers add to it. Step and work are those of `hidden_ms`."""
+    hidden = hidden_ms(devices, servers, step, work_ms=work_ms)
     changed = {"server_ms": servers.total_ms, "server_hidden_ms": hidden}
     return devices.model_copy(
         update={

@@ -8,22 +8,33 @@ them, over the link of host memory. Ids are in that memory.
 Lookups are those of the cost models where these are of a CPU, which servers then have too. Elsewhere they are counted
 by cores: a row costs one of them a fixed time, and a time for its bytes. Over a link an exchange takes as long as the
 busiest server or trainer needs for its bytes; servers on the trainers' node exchange as a collective of all ranks does.
+
+With lookahead a thread of each trainer exchanges while another computes the step. A GPU's trainer has cores for both.
+On CPUs a trainer is one core, which both share: the work of the exchange adds to the step, and what waits for the
+network or for a server does not. The exchange also waits for its turn on the core, until the step has ended at the
+latest, so that a short step hides nothing.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
+from neuroshard_api.documents.plan import PlanCost
 from neuroshard_api.documents.presets import load_presets
 from neuroshard_api.documents.servers import ServerPool
 from neuroshard_api.documents.topology import Link, Topology
+from neuroshard_api.sharding.collectives import CollectiveKind
 
 from neuroshard_costs.exchanges import MS_PER_SECOND, Exchange, TransferModel
+from neuroshard_costs.host import HostWork
 from neuroshard_costs.shards import FloatArray
 from neuroshard_costs.simulator import constants as c
 from neuroshard_costs.simulator.host_memory import copy_seconds
 
 CORES_SOURCE = "simulated:cpu-cores"
 """Label of times that are counted by cores."""
+TURN_MS = 4.0
+"""Milliseconds that a thread waits for a core on which another computes: Linux changes threads at its timer, which has
+250 Hz unless it was built with another rate (CONFIG_HZ)."""
 _VALUE_BYTES = 4
 
 
@@ -63,14 +74,44 @@ def lookup_ms(lookups: FloatArray, looked_up_bytes: FloatArray, *, cores: float)
     )
 
 
-def hidden_ahead_ms(server_ms: float, step_ms: float) -> float:
-    """Return the part of servers' time that lookahead hides: a step takes the longer of both.
+def hidden_ahead_ms(server_ms: float, step_ms: float, *, work_ms: float = 0.0) -> float:
+    """Return the part of servers' time that lookahead hides.
+
+    A step takes the longer of both, each with what the other takes from it where they share a core.
 
     Args:
         server_ms: from the first id sent to the last row updated.
         step_ms: of a step without these tables.
+        work_ms: see `exchange_work_ms`.
     """
-    return min(server_ms, step_ms)
+    turn_ms = min(step_ms, TURN_MS) if work_ms else 0.0
+    return max(0.0, server_ms + step_ms - max(step_ms + work_ms, server_ms + turn_ms))
+
+
+def exchange_work_ms(servers: PlanCost, topology: Topology, costs: TransferModel) -> float:
+    """Return the milliseconds of exchanges with servers on the core on which a trainer computes. 0: on other cores.
+
+    It is the host's part of a collection that is exchanged, and the copies to and from sockets, at the rate at which
+    processes of a node exchange: of CPUs that rate is one of copies.
+
+    Args:
+        servers: cost of the tables on them.
+        topology: the trainers.
+        costs: has the host's times.
+    """
+    if not topology.device.is_cpu:
+        return 0.0
+    host_ms = (
+        costs.host_times(HostWork(collections=1, columns=1)).tables_ms
+        - costs.host_times(HostWork(collections=0)).tables_ms
+    )
+    sent = [each for device in servers.devices for each in device.collectives]
+    num_bytes = sum(
+        each.num_bytes if each.kind is CollectiveKind.INDICES else 2 * each.num_bytes  # embeddings, and gradients
+        for each in sent
+    )
+    copy_s = num_bytes / topology.num_devices / topology.intra_node.bandwidth_bytes_per_second
+    return host_ms + MS_PER_SECOND * copy_s
 
 
 def exchanges(

@@ -2,10 +2,19 @@
 
 import numpy as np
 import pytest
+from neuroshard_api.documents.plan import CollectiveCost, PlanCost
 from neuroshard_api.documents.presets import load_presets
 from neuroshard_api.documents.servers import ServerPool
 from neuroshard_api.documents.topology import Link
-from neuroshard_costs.servers import ServerTraffic, exchanges, lookup_ms
+from neuroshard_api.sharding.collectives import CollectiveKind
+from neuroshard_costs.servers import (
+    TURN_MS,
+    ServerTraffic,
+    exchange_work_ms,
+    exchanges,
+    hidden_ahead_ms,
+    lookup_ms,
+)
 from neuroshard_costs.simulator.device import DeviceSimulator
 from support import builders
 
@@ -120,3 +129,40 @@ def test_lookups_are_shared_by_a_process_s_cores() -> None:
 
     assert one == pytest.approx(2 * two)
     assert (wide > one).all()
+
+
+def test_lookahead_on_cores_of_its_own_hides_the_shorter_time() -> None:
+    """A GPU's trainer exchanges next to the step, which takes the longer of both."""
+    assert hidden_ahead_ms(3.0, 10.0) == hidden_ahead_ms(10.0, 3.0) == 3.0
+
+
+def test_work_of_exchanges_adds_to_a_step_on_the_same_core() -> None:
+    """A step of 20 ms with 2 ms of it takes 22; the rest of the servers' 9 ms is hidden."""
+    assert hidden_ahead_ms(9.0, 20.0, work_ms=2.0) == pytest.approx(9.0 - 2.0)
+
+
+def test_a_step_shorter_than_a_turn_hides_nothing_on_the_same_core() -> None:
+    """The exchange waits until it has ended; behind a long step of servers it waits for one turn."""
+    assert hidden_ahead_ms(9.0, TURN_MS / 2, work_ms=1.0) == 0.0
+    assert hidden_ahead_ms(30.0, 10.0, work_ms=1.0) == pytest.approx(10.0 - TURN_MS)
+
+
+def test_exchanges_take_a_trainer_s_core_by_their_bytes_on_cpus_alone() -> None:
+    """Ids travel once, pooled embeddings and gradients as many bytes each, shared by two trainers."""
+    collectives = tuple(
+        CollectiveCost(kind=kind, family=None, forward_ms=0.0, backward_ms=0.0, num_bytes=num_bytes)
+        for kind, num_bytes in ((CollectiveKind.INDICES, 1_000_000), (CollectiveKind.ALL_TO_ALL, 3_000_000))
+    )
+    one, two = (
+        PlanCost(
+            total_ms=1.0, source="simulated:test", devices=(builders.device_cost(collectives=collectives),) * count
+        )
+        for count in (1, 2)
+    )
+    topology = builders.topology(2, device=CPU)
+    work_ms = [exchange_work_ms(each, topology, COSTS) for each in (one, two)]
+
+    of_bytes_ms = 1e3 * 7e6 / 2 / topology.intra_node.bandwidth_bytes_per_second
+    assert work_ms[1] - work_ms[0] == pytest.approx(of_bytes_ms)
+    assert work_ms[0] > of_bytes_ms
+    assert exchange_work_ms(one, builders.topology(2), COSTS) == 0.0

@@ -12,6 +12,7 @@ from neuroshard_api.documents.tables import Optimizer, Pooling
 from neuroshard_api.documents.topology import HostLink, HostMemory, Link
 from neuroshard_api.sharding.kinds import ComputeKernel
 from neuroshard_api.sharding.replication import ReplicationChoices
+from neuroshard_costs.servers import exchange_work_ms, hidden_ahead_ms
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.pipeline import plan as search
 from neuroshard_planner.plans.checks import plan_problems
@@ -186,7 +187,7 @@ def test_the_predicted_total_has_the_wait_for_servers() -> None:
 
 
 def test_lookahead_hides_servers_behind_a_whole_step() -> None:
-    """The step takes the longer of what servers do and of all else, and the plan says how much is hidden."""
+    """The step takes the longer of what servers do and of all else with the exchange; the plan says what is hidden."""
     asked = request("history")
     pool = asked.servers
     assert pool is not None
@@ -199,9 +200,11 @@ def test_lookahead_hides_servers_behind_a_whole_step() -> None:
     assert ahead.step is not None
     servers_ms = exact.servers.predicted.total_ms
     alone_ms = exact.step.total_ms - exact.predicted.devices[0].server_exposed_ms
-    assert ahead.step.total_ms == pytest.approx(max(servers_ms, alone_ms))
-    assert ahead.step.total_ms < exact.step.total_ms
-    assert ahead.predicted.devices[0].server_hidden_ms == pytest.approx(min(servers_ms, alone_ms))
+    work_ms = exchange_work_ms(exact.servers.predicted, asked.topology, ExactCosts(CPU))
+    hidden_ms = hidden_ahead_ms(servers_ms, alone_ms, work_ms=work_ms)
+    assert ahead.step.total_ms == pytest.approx(servers_ms + alone_ms - hidden_ms)
+    assert 0 < alone_ms < ahead.step.total_ms
+    assert ahead.predicted.devices[0].server_hidden_ms == pytest.approx(hidden_ms)
     assert ahead.memory[0].used_bytes > exact.memory[0].used_bytes  # the next batch
     assert plan_problems(ahead) == []
     assert any_plan(ahead.model_dump(mode="json", exclude_none=True)) == ahead

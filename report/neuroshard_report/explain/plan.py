@@ -10,7 +10,7 @@ from neuroshard_api.documents.levers import Lever
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.plan_choices import PlanChoice
 from neuroshard_api.documents.request import PlanRequest
-from neuroshard_costs.servers import hidden_ahead_ms
+from neuroshard_costs.servers import exchange_work_ms, hidden_ahead_ms
 from neuroshard_planner.errors import PlannerError
 from neuroshard_planner.levers import with_levers
 from neuroshard_planner.planning import Bundle
@@ -154,7 +154,7 @@ def explain_plan(plan: Plan, *, bundle: Bundle) -> PlanExplanation:
         # Bounds and savings of one group are not those of all of them with their averages.
         helps=()
         if whole.replication is not None
-        else tuple(_server_helps(whole))
+        else tuple(_server_helps(whole, bundle))
         if whole.servers is not None
         else tuple(_helps(plan, problem, bundle, memory_share=memory[fullest])),
         levers=whole.levers or with_levers(whole, costs=bundle).levers or (),
@@ -252,13 +252,16 @@ def _gap_of_servers(whole: Plan, own: Plan) -> Iterator[GapPart]:
         yield GapPart(reason="devices wait for embedding servers, which the bound does not count", ms=ms)
 
 
-def _server_helps(plan: Plan) -> Iterator[str]:
+def _server_helps(plan: Plan, bundle: Bundle) -> Iterator[str]:
     added_ms = plan.predicted.devices[0].server_exposed_ms
     if added_ms:
         yield f"more servers, cores, or a faster link would shorten the {added_ms:.3f} ms that devices wait for servers"
-        if not plan.request.looks_ahead and plan.step is not None:
-            servers_ms = plan.predicted.devices[0].server_ms or 0.0
-            left_ms = servers_ms - hidden_ahead_ms(servers_ms, plan.step.total_ms - added_ms)
+        if plan.request.looks_ahead or plan.step is None or plan.servers is None or plan.servers.predicted is None:
+            return
+        servers, alone_ms = plan.servers.predicted, plan.step.total_ms - added_ms
+        work_ms = exchange_work_ms(servers, plan.request.topology, bundle)
+        left_ms = servers.total_ms - hidden_ahead_ms(servers.total_ms, alone_ms, work_ms=work_ms)
+        if added_ms - left_ms > WORTH_SAYING * plan.step.total_ms:
             yield f"lookahead would leave {left_ms:.3f} ms of them, with rows on servers that are one step old"
 
 

@@ -3,6 +3,9 @@
 from neuroshard_api.documents.plan import BaselineCost, Plan
 from neuroshard_api.documents.whole_step import WholeStep
 from neuroshard_api.sharding.kinds import Family
+from neuroshard_costs.served_cost import hidden_ms
+
+SMALL_GAIN = 0.01  # of the step; a smaller one is none
 
 
 def step_text(plan: Plan) -> str | None:
@@ -42,10 +45,14 @@ def _whole(plan: Plan, step: WholeStep) -> str:
 
 def _ahead(plan: Plan) -> str:
     """Return a clause on servers that are asked ahead; empty: there are none."""
-    cost = plan.predicted.devices[plan.slowest_device]
-    if plan.servers is None or not plan.request.looks_ahead or cost.server_ms is None:
+    cost, served = plan.predicted.devices[plan.slowest_device], plan.servers
+    if served is None or not plan.request.looks_ahead or cost.server_ms is None or served.predicted is None:
         return ""
-    hidden = f"{cost.server_hidden_ms or 0.0:.2f} ms behind the step before"
+    hides_ms = cost.server_hidden_ms or 0.0
+    gained_ms = hides_ms - hidden_ms(plan.predicted, served.predicted, None)
+    is_small = plan.step is not None and gained_ms < SMALL_GAIN * plan.step.total_ms
+    gains = "; it gains nothing, for a step without it takes no longer" if is_small else ""
+    hidden = f"{hides_ms:.2f} ms behind the step before{gains}"
     return f"; embedding servers take {cost.server_ms:.2f} ms, of which lookahead hides {hidden}"
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.request import Pipeline
 from neuroshard_api.documents.servers import ServerPolicy, ServerPool
 from neuroshard_api.documents.topology import Link
 from neuroshard_planner.pipeline import plan as search
@@ -61,6 +62,25 @@ def test_what_lookahead_hides_is_told(planned: Plan) -> None:
     assert re.search(r"servers take .* ms, of which lookahead hides .* behind the step before$", found.step or "")
     assert not any("lookahead" in each for each in found.helps)
     assert "of it during the step before" in summarize(ahead).on_servers
+
+
+def test_lookahead_that_gains_nothing_is_told_and_not_suggested() -> None:
+    """Trainers on CPUs exchange on the core that computes, and the step of this model is short."""
+    cpu = builders.device_type(name="cpu-test")
+    pool = ServerPool(count=2, memory_bytes=5 * builders.GIB, tables=("history",))
+    asked = builders.request(
+        *TABLES,
+        topology=builders.topology(2, device=cpu),
+        batch_size_per_device=256,
+        pipeline=Pipeline.NONE,
+        servers=pool,
+    )
+    ahead = asked.model_copy(update={"servers": pool.model_copy(update={"lookahead": 1})})
+    costs = ExactCosts(cpu)
+
+    assert not any("lookahead" in each for each in explain_plan(search(asked, bundle=costs), bundle=costs).helps)
+    found = explain_plan(search(ahead, bundle=costs), bundle=costs)
+    assert "it gains nothing, for a step without it takes no longer" in (found.step or "")
 
 
 def test_what_could_help_has_no_heading_where_nothing_does(planned: Plan) -> None:
