@@ -9,8 +9,9 @@ Four sets of tables at three batch sizes, each on one server with one trainer, b
 step is what the trainer does with these tables alone: ids, lookups, pooled embeddings, gradients, updates, until both
 are done, less the barrier that says so. Then the trainer has a dense part too, and steps follow each other without a
 barrier, exact and with lookahead, by the trainer's own classes. Predicted are the sum of the server's time and that of
-the trainer without it, which is measured, and with lookahead the longer of both. Measured is the first quartile by the
-clock, for other work only adds: of the steps, and of means of 5 in a row where they overlap.
+the trainer without it, which is measured, and with lookahead what a plan makes of these two; no constant of it is from
+these steps. Measured is the first quartile by the clock, for other work only adds: of the steps, and of means of 5 in
+a row where they overlap.
 """
 
 import argparse
@@ -39,7 +40,7 @@ from neuroshard_api.documents.tables import Optimizer, Table, TableSet
 from neuroshard_api.job.model import Architecture, CrossNetwork, EmbeddingTable, Model
 from neuroshard_costs.bundle import load_bundle
 from neuroshard_costs.fitting.hold_out import kendall_tau
-from neuroshard_costs.servers import hidden_ahead_ms
+from neuroshard_costs.servers import exchange_work_ms, hidden_ahead_ms
 from neuroshard_planner.pipeline import plan as search
 from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.dense.optimizers import embedding_sharder
@@ -313,7 +314,8 @@ def _all_tables() -> TableSet:
 
 def _report(plans: Mapping[str, Plan], found: Mapping[str, Any], profile: Path) -> list[str]:
     """Return the lines of the result."""
-    manifest = load_bundle(profile / "bundle").manifest
+    bundle = load_bundle(profile / "bundle")
+    manifest = bundle.manifest
     loads = [each["load"] for each in found.values()]
     tables: dict[str, list[tuple[str, float, Sequence[float]]]] = {"server": [], "exact": [], "ahead": []}
     rows = []
@@ -321,11 +323,12 @@ def _report(plans: Mapping[str, Plan], found: Mapping[str, Any], profile: Path) 
         assert plan.servers is not None, "every plan has a server"
         assert plan.servers.predicted is not None, "every plan has a price"
         own, server_ms = found[name], plan.servers.predicted.total_ms
+        work_ms = exchange_work_ms(plan.servers.predicted, plan.request.topology, bundle)
         alone_ms = _quartile(own["alone"])
         expected = {
             "server": server_ms,
             "exact": alone_ms + server_ms,
-            "ahead": alone_ms + server_ms - hidden_ahead_ms(server_ms, alone_ms),
+            "ahead": alone_ms + server_ms - hidden_ahead_ms(server_ms, alone_ms, work_ms=work_ms),
         }
         for way, times in tables.items():
             times.append((name, expected[way], own[way]))
