@@ -27,7 +27,7 @@ from neuroshard_api.job.model import EmbeddingOptimizer
 from neuroshard_api.job.plan_request import counts_dense, plan_request, spec_request
 from neuroshard_api.job.settings import Settings, with_settings
 from neuroshard_api.job.training import Deduplication
-from neuroshard_api.job.training_job import API_VERSION, KIND, DLRMTrainingJob, Spec
+from neuroshard_api.job.training_job import API_VERSION, KIND, DLRMTrainingJob, JobManifest, Spec
 from neuroshard_api.job.variants import with_variants
 from neuroshard_api.process.collector import uncollected_imports
 from neuroshard_api.process.failures import CommandError
@@ -382,7 +382,7 @@ def _of_tables(source: TableSet | Module, options: RequestOptions, algorithm: Al
     start = _job_of(tables, num_devices=topology.num_devices, batch_size=options.batch_size)
 
     def ask(settings: Settings) -> _Asked:
-        spec = DLRMTrainingJob.from_data(with_settings(start, settings), where="--set").spec
+        spec = JobManifest.from_data(with_settings(start, settings), where="--set").spec
         request = spec_request(
             spec,
             tables=tables if of_module is None else _tables_of_module(of_module, settings),

@@ -554,8 +554,8 @@ class Metadata(Value):
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 
 
-class DLRMTrainingJob(Part):
-    """A model, and how it is profiled, planned and trained."""
+class JobManifest(Part):
+    """A job as people write it. Its schema compiles sooner than that of a job with its status."""
 
     cel_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -578,8 +578,6 @@ class DLRMTrainingJob(Part):
     """Name, labels and annotations."""
     spec: Spec
     """What is wanted."""
-    status: Status | None = None
-    """What the operator says of the job; None before it first looked at it."""
 
     @classmethod
     def from_data(cls, raw: object, *, where: str = "job") -> Self:
@@ -593,6 +591,17 @@ class DLRMTrainingJob(Part):
             raise DocumentError(where, list(dict.fromkeys(found))) from error
         assert not earlier, "the models have no earlier field"
         return job
+
+    def to_json(self) -> str:
+        """Return canonical JSON: what was not given and has no default left out, one final newline."""
+        return self.model_dump_json(indent=1, exclude_none=True) + "\n"
+
+
+class DLRMTrainingJob(JobManifest):
+    """A model, and how it is profiled, planned and trained."""
+
+    status: Status | None = None
+    """What the operator says of the job; None before it first looked at it."""
 
     @classmethod
     def from_stored_data(cls, raw: object, *, where: str = "job") -> "StoredJob":
@@ -609,10 +618,6 @@ class DLRMTrainingJob(Part):
             unknown=tuple(path for path in dropped if path not in EARLIER_FIELDS),
             broken_rules=tuple(dict.fromkeys([*earlier, *waived.problems])),
         )
-
-    def to_json(self) -> str:
-        """Return canonical JSON: what was not given and has no default left out, one final newline."""
-        return self.model_dump_json(indent=1, exclude_none=True) + "\n"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
