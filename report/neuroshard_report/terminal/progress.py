@@ -70,7 +70,22 @@ def activity(
         is_silent: shows nothing, for output that programs read.
         clock: seconds, for the lines of a log.
     """
-    from rich.progress import (  # noqa: PLC0415 - slow to import
+    from neuroshard_report.terminal.console import PrintableConsole  # noqa: PLC0415 - slow to import
+
+    shown = console or PrintableConsole(stderr=True)
+    if is_silent:
+        yield Activity(lambda _part, _share: None)
+    elif shown.is_terminal:
+        with _display(description, shown) as update:
+            yield Activity(update)
+    else:
+        yield Activity(_Log(description, shown, clock).update)
+
+
+@contextmanager
+def _display(description: str, console: "Console") -> Iterator[Callable[[str | None, float | None], None]]:
+    """Show the line on a terminal; return what brings it up to date."""
+    from rich.progress import (  # noqa: PLC0415 - the same
         BarColumn,
         Progress,
         SpinnerColumn,
@@ -80,9 +95,6 @@ def activity(
         TimeRemainingColumn,
     )
 
-    from neuroshard_report.terminal.console import PrintableConsole  # noqa: PLC0415 - the same
-
-    shown = console or PrintableConsole(stderr=True)
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
@@ -91,22 +103,11 @@ def activity(
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(
-        *columns,
-        console=shown,
-        disable=is_silent or not shown.is_terminal,
-        transient=True,
-        refresh_per_second=REFRESHES_PER_SECOND,
-    ) as progress:
+    with Progress(*columns, console=console, transient=True, refresh_per_second=REFRESHES_PER_SECOND) as progress:
         task = progress.add_task(description, total=None)
-        log = None if is_silent or shown.is_terminal else _Log(description, shown, clock)
-
-        def update(part: str | None, share: float | None) -> None:
-            progress.update(task, description=part, total=None if share is None else 1.0, completed=share)
-            if log is not None:
-                log.update(part, share)
-
-        yield Activity(update)
+        yield lambda part, share: progress.update(
+            task, description=part, total=None if share is None else 1.0, completed=share
+        )
 
 
 class _Log:
