@@ -8,6 +8,7 @@ comes again at the same cost ends the search.
 """
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,22 @@ class State:
         """[devices, levels + 1] the levels of the objective, and memory."""
         self.levels[:, TIMES] = problem.pass_levels(self.sums)
         self._further_ms = problem.step_cost.further_ms(np.maximum.reduce(self._fixed_levels)[TRAFFIC])
-        self._derive()
+        self.total_ms = float(self.cost_ms(np.maximum.reduce(self.levels)))
+        """The plan's cost."""
+        self.changed = set[tuple[int, int]]()
+        """Device and kind of shards that have come or gone since it was cleared; equal for equal states."""
+
+    @cached_property
+    def shards_of_unit(self) -> IndexArray:
+        """[units] shards that may move."""
+        return np.bincount(self._problem.kinds.unit.take(self.kinds), minlength=len(self._problem.units))
+
+    @cached_property
+    def holds(self) -> NDArray[np.bool_]:
+        """[units * devices] whether a device has a shard of a unit that may move, unit by unit."""
+        holds = np.zeros(len(self._problem.units) * self._problem.num_devices, dtype=np.bool_)
+        holds[self._problem.kinds.unit.take(self.kinds) * self._problem.num_devices + self.devices] = True
+        return holds
 
     @property
     def movable(self) -> Placement:
@@ -55,44 +71,37 @@ class State:
         """All shards."""
         return Placement.joined(self.fixed, self.movable)
 
-    @property
-    def content(self) -> bytes:
-        """Which device has which shard; equal for equal placements, whatever the order of their shards."""
-        return self.keys.tobytes() + self.kinds[self.order].tobytes()
-
     def cost_ms(self, peaks: FloatArray) -> FloatArray:
         """Return [...] what the placement costs with these peaks [..., levels + 1], whatever the movable shards do."""
         return self._problem.step_cost.total_ms(peaks, self._further_ms)
 
-    def _derive(self) -> None:
-        self.total_ms = float(self.cost_ms(np.maximum.reduce(self.levels)))
-        """The plan's cost."""
-        unit = self._problem.kinds.unit.take(self.kinds)
-        self.shards_of_unit: IndexArray = np.bincount(unit, minlength=len(self._problem.units))
-        keys = unit * self._problem.num_devices + self.devices
-        self.order: IndexArray = keys.argsort(kind="stable")
-        """[n] the placed shards by unit and device."""
-        self.keys: IndexArray = keys[self.order]
-        """[n] their unit times the number of devices plus their device, ascending."""
-
-    def apply(self, source: int, moves: CandidateMoves, choice: int) -> None:
-        """Make one move and bring the two devices up to date."""
-        target = int(moves.target[choice])
-        coming = [(source, int(moves.source_kind[choice])), (target, int(moves.target_kind[choice]))]
+    def apply(self, source: int, moves: CandidateMoves, choice: int, times: FloatArray) -> None:
+        """Make one move, after which the source and the target have these [2, 2] compute levels."""
+        problem, kinds = self._problem, self._problem.kinds
+        pair = [source, int(moves.target[choice])]
+        leaving = [shard for each in (moves.source_shard, moves.target_shard) if (shard := int(each[choice])) != NONE]
+        entering = int(moves.source_kind[choice]), int(moves.target_kind[choice])
+        coming = [(device, kind) for device, kind in zip(pair, entering, strict=True) if kind != NONE]
+        gone = [(int(self.devices[shard]), int(self.kinds[shard])) for shard in leaving]
+        for shards, count in ((gone, -1), (coming, 1)):
+            self.changed ^= set(shards)
+            for device, kind in shards:
+                unit = int(kinds.unit[kind])
+                self.shards_of_unit[unit] += count
+                self.holds[unit * problem.num_devices + device] = count > 0
         stay = np.ones(len(self.kinds), dtype=np.bool_)
-        stay[[shard for shard in (moves.source_shard[choice], moves.target_shard[choice]) if shard != NONE]] = False
-        self.kinds = np.concatenate((self.kinds[stay], [kind for _, kind in coming if kind != NONE]))
-        self.devices = np.concatenate((self.devices[stay], [device for device, kind in coming if kind != NONE]))
-        kinds = self._problem.kinds
-        pair = [source, target]
+        stay[leaving] = False
+        self.kinds = np.concatenate((self.kinds[stay], [kind for _, kind in coming]))
+        self.devices = np.concatenate((self.devices[stay], [device for device, _ in coming]))
         for device in pair:
             here = self.kinds[self.devices == device]
             self.sums[device] = np.add.reduce(kinds.representation.take(here, axis=0)) + self._fixed_sums[device]
             self.levels[device, TRAFFIC] = np.add.reduce(kinds.traffic.take(here, axis=0))
             self.levels[device, MEMORY] = np.add.reduce(kinds.memory_bytes[here])
             self.levels[device] += self._fixed_levels[device]
-        self.levels[pair, TIMES] = self._problem.pass_levels(self.sums[pair])
-        self._derive()
+        self.levels[pair, TIMES] = times
+        problem.evaluations += len(pair)  # work is counted by moves, and budgets are of that
+        self.total_ms = float(self.cost_ms(np.maximum.reduce(self.levels)))
 
 
 class Loads:
@@ -144,11 +153,12 @@ class LocalSearch:
     def improve(self, placement: Placement, *, max_shards: IndexArray | None = None) -> Placement:
         """Return a placement that costs at most as much as the merged one; see State for ``max_shards``."""
         state = State(self._problem, merged(self._problem, placement), max_shards=max_shards)
-        lowest_ms, seen, failed = np.inf, set[bytes](), dict[int, int]()
+        lowest_ms, seen, failed = np.inf, set[frozenset[tuple[int, int]]](), dict[int, int]()
         while self._problem.work < self._work_budget:
             if state.total_ms < lowest_ms:
                 lowest_ms, seen = state.total_ms, set()
-            content = state.content
+                state.changed.clear()
+            content = frozenset(state.changed)
             if content in seen:
                 break
             seen.add(content)
@@ -231,7 +241,8 @@ class LocalSearch:
         )
         if not better.any():
             return False
-        state.apply(view.source, moves, int(np.lexsort((unevenness, total, ~better))[0]))
+        best = int(np.lexsort((unevenness, total, ~better))[0])
+        state.apply(view.source, moves, best, levels[:, best, TIMES])
         return True
 
     def _outcome(

@@ -23,10 +23,15 @@ class PlacedShards(Protocol):
 
     kinds: IndexArray
     devices: IndexArray
-    shards_of_unit: IndexArray
     max_shards: IndexArray
-    order: IndexArray
-    keys: IndexArray
+
+    @property
+    def shards_of_unit(self) -> IndexArray:
+        """[units] shards that may move."""
+
+    @property
+    def holds(self) -> NDArray[np.bool_]:
+        """[units * devices] whether a device has a shard of a unit that may move, unit by unit."""
 
 
 class CandidateMoves(NamedTuple):
@@ -62,7 +67,7 @@ def relocations(problem: Problem, state: PlacedShards, shards: IndexArray, targe
     unit = problem.kinds.unit.take(kind)
     none = np.full(len(shard), NONE)
     moves = CandidateMoves(target=target, source_shard=shard, source_kind=none, target_shard=none, target_kind=kind)
-    found = shard_on(problem, state, unit, target) == NONE
+    found = ~state.holds.take(unit * problem.num_devices + target)
     if problem.allowed is not None:
         found &= problem.allowed[unit, target]
     return moves.take(found)
@@ -106,8 +111,9 @@ def swaps(
     unit, partner_unit = problem.kinds.unit.take(shard_kind), problem.kinds.unit.take(partner_kind)
     source = state.devices[shard]
     # The pair itself may be two shards of one table; any other shard of it there would have to be merged.
-    alone = (shard_on(problem, state, unit, target) == NONE) & (shard_on(problem, state, partner_unit, source) == NONE)
-    alone |= unit == partner_unit
+    meets = state.holds.take(unit * problem.num_devices + target)
+    meets |= state.holds.take(partner_unit * problem.num_devices + source)
+    alone = ~meets | (unit == partner_unit)
     if problem.allowed is not None:
         alone &= problem.allowed[unit, target] & problem.allowed[partner_unit, source]
     moves = CandidateMoves(
@@ -169,9 +175,10 @@ def splits(
 
 def shard_on(problem: Problem, state: PlacedShards, unit: IndexArray, device: IndexArray) -> IndexArray:
     """Return [c] the placed shard of each unit on each device, or NONE."""
-    wanted = unit * problem.num_devices + device
-    position = np.minimum(state.keys.searchsorted(wanted), len(state.keys) - 1)
-    return np.where(state.keys.take(position) == wanted, state.order.take(position), NONE)
+    keys = problem.kinds.unit.take(state.kinds) * problem.num_devices + state.devices
+    order, wanted = keys.argsort(kind="stable"), unit * problem.num_devices + device
+    found = order.take(np.minimum(keys.searchsorted(wanted, sorter=order), len(keys) - 1))
+    return np.where(keys.take(found) == wanted, found, NONE)
 
 
 def _pairs(first: IndexArray, second: IndexArray) -> tuple[IndexArray, IndexArray]:

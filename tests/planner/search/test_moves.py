@@ -22,7 +22,7 @@ def outcomes(problem: Problem, placement: Placement, source: int, moves: Candida
     results = []
     for choice in range(len(moves.target)):
         state = State(problem, placement)
-        state.apply(source, moves, choice)
+        state.apply(source, moves, choice, np.zeros((2, 2)))
         results.append(shards_of(problem, Placement(kinds=state.kinds, devices=state.devices)))
     return results
 
