@@ -100,14 +100,14 @@ class CostBundle:
         return _warp_share(representations)
 
     def least_demands(self, representations: FloatArray, *, lanes: float = 0.0) -> FloatArray:
-        """Return [n, R + NUM_CALL_COUNTS]: what n shards demand where no other shard on their devices is wider.
+        """Return [n, R + 2]: what n shards demand where no other shard on their devices is wider, and its lanes.
 
         A wider one gives all bags of its device more lanes, which only adds. ``lanes`` is what some other shard on all
         of these devices gives them (see `lanes`).
         """
         spare = 1 - np.maximum(_warp_share(representations), lanes)
-        least = representations.copy()
-        least[:, :-NUM_CALL_COUNTS] *= 1 - self.compute.lane_share * spare[:, None]
+        least = np.delete(representations, np.s_[self.compute.num_demands : NUM_CALLS - NUM_CALL_COUNTS], axis=1)
+        least[:, : self.compute.num_demands] *= 1 - self.compute.lane_share * spare[:, None]
         return least
 
     def least_ms(self, sums: FloatArray, *, pipeline: Pipeline) -> FloatArray:
@@ -120,27 +120,27 @@ class CostBundle:
         return self._calls_ms(sums, 1.0, np.ones((*sums.shape[:-1], 1), dtype=np.int64), pipeline)
 
     def tangent_ms(self, sums: FloatArray, *, num_calls: int) -> tuple[FloatArray, FloatArray] | None:
-        """Return times [2] at these sums [R + NUM_CALL_COUNTS] and slopes [2, R + NUM_CALL_COUNTS]; None: not convex.
+        """Return times [2] at these sums [R + 2] of least demands and slopes [2, R + 2]; None: not convex.
 
         With a pipeline or without, no device with this number of calls goes below this tangent of least demands.
         """
         if not self.is_convex:
             return None
-        times, own = self.compute.tangent_ms(sums[:-NUM_CALL_COUNTS])
+        times, own = self.compute.tangent_ms(sums[: self.compute.num_demands])
         times += (num_calls - 1) * np.array(self.manifest.launch.device_ms)
         if self.manifest.calibration is not None:
             exponent, factor = self.manifest.calibration.compute_scale
             own *= (factor * exponent * power(times, exponent - 1))[:, None]
             times = factor * power(times, exponent)
         slopes = np.zeros((2, len(sums)))
-        slopes[:, :-NUM_CALL_COUNTS] = own
+        slopes[:, : self.compute.num_demands] = own
         return times, slopes
 
     def _calls_ms(
         self, sums: FloatArray, warp_share: FloatArray | float, calls: IndexArray, pipeline: Pipeline
     ) -> FloatArray:
         """Return the times of devices that make that many calls [..., 1]; the network's time holds the first."""
-        times = self.compute.times_ms(sums[..., :-NUM_CALL_COUNTS], warp_share)
+        times = self.compute.times_ms(sums[..., : self.compute.num_demands], warp_share)
         times += np.maximum(calls - 1, 0) * np.array(self.manifest.launch.device_ms)
         if self.manifest.calibration is not None:  # it was fitted to device time; the host's launches keep theirs
             exponent, factor = self.manifest.calibration.compute_scale

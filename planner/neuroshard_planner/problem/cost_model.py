@@ -28,10 +28,10 @@ class CostModel(TransferModel, Protocol):
         """Return [n] lanes that each shard of these [n, r] gives all others on its device; 0 where it changes none."""
 
     def least_demands(self, representations: FloatArray, *, lanes: float = 0.0) -> FloatArray:
-        """Return [n, r] the least that shards of these [n, r] bring a device which has ``lanes`` or more."""
+        """Return [n, q] the least that shards of these [n, r] bring a device which has ``lanes`` or more."""
 
     def least_ms(self, sums: FloatArray, *, pipeline: Pipeline) -> FloatArray:
-        """Return [..., 2] times that no device goes below whose shards have these [..., r] sums of least demands.
+        """Return [..., 2] times that no device goes below whose shards have these [..., q] sums of least demands.
 
         Monotone and convex in the sums up to a monotone rescaling: the lower bound depends on it.
         """
@@ -41,7 +41,7 @@ class CostModel(TransferModel, Protocol):
         """Whether both times are convex in the sums as they are, without a rescaling."""
 
     def tangent_ms(self, sums: FloatArray, *, num_calls: int) -> tuple[FloatArray, FloatArray] | None:
-        """Return times [2] at these sums [r] of least demands and slopes [2, r] of an affine function of such sums.
+        """Return times [2] at these sums [q] of least demands and slopes [2, q] of an affine function of such sums.
 
         No device with this number of calls goes below it. None: no tangent is known.
         """

@@ -99,8 +99,8 @@ class Problem:
         self._num_row_parts = [num_row_parts(family, request.topology) for family in FAMILIES]
         self._kind_of: dict[tuple[int, ShardSize], int] = {}
         self._num_networks = costs.represent(self._cuts.any_table).shape[1]
-        num_added = 0 if self.host_tables is None else 2
-        self.kinds = ShardKinds(num_representation=self._num_networks + num_added)
+        self._num_added = 0 if self.host_tables is None else 2
+        self.kinds = ShardKinds(num_representation=self._num_networks + self._num_added)
         self.whole: IndexArray = self.kinds_of(
             range(len(self.units)), [ShardSize(unit.num_rows, unit.num_columns) for unit in self.units]
         )
@@ -267,10 +267,9 @@ class Problem:
         return self.costs.lanes(self.kinds.representation[kinds][:, : self._num_networks])
 
     def least_demands(self, kinds: IndexArray, *, lanes: float = 0.0) -> FloatArray:
-        """Return [n, r] the least that shards of n kinds bring a device (see CostModel), host memory as it is."""
-        least = self.kinds.representation[kinds]
-        least[:, : self._num_networks] = self.costs.least_demands(least[:, : self._num_networks], lanes=lanes)
-        return least
+        """Return [n, q] the least that shards of n kinds bring a device (see CostModel), host memory as it is."""
+        networks, added = np.split(self.kinds.representation[kinds], [self._num_networks], axis=1)
+        return np.concatenate((self.costs.least_demands(networks, lanes=lanes), added), axis=1)
 
     def least_ms(self, sums: FloatArray) -> FloatArray:
         """Return [..., 2] times that no device with these sums of least demands goes below, counted as evaluations.
@@ -278,17 +277,16 @@ class Problem:
         Without what host memory adds: with it they might not be convex up to a rescaling.
         """
         self.evaluations += sums.size // sums.shape[-1]
-        return self.costs.least_ms(sums[..., : self._num_networks], pipeline=self.request.pipeline)
+        num_least = sums.shape[-1] - self._num_added
+        return self.costs.least_ms(sums[..., :num_least], pipeline=self.request.pipeline)
 
     def tangent_ms(self, sums: FloatArray, *, num_calls: int) -> tuple[FloatArray, FloatArray] | None:
-        """Return the cost model's tangent at these [r] sums (see CostModel); without what host memory adds."""
-        found = self.costs.tangent_ms(sums[: self._num_networks], num_calls=num_calls)
-        if found is None:
-            return None
-        times, slopes = found
-        if len(sums) == self._num_networks:
+        """Return the cost model's tangent at these [q] sums (see CostModel); without what host memory adds."""
+        found = self.costs.tangent_ms(sums[: len(sums) - self._num_added], num_calls=num_calls)
+        if found is None or not self._num_added:
             return found
-        return times, np.pad(slopes, ((0, 0), (0, len(sums) - self._num_networks)))
+        times, slopes = found
+        return times, np.pad(slopes, ((0, 0), (0, self._num_added)))
 
     def pass_levels(self, sums: FloatArray, *, in_bulk: bool = False) -> FloatArray:
         """Return [..., 2] the compute levels of devices with these [..., r] sums, counted as compute_ms counts."""

@@ -39,7 +39,7 @@ class TrafficLimits(NamedTuple):
 
 
 class RelaxedCost:
-    """A convex, non-decreasing function of a mean device's representation [r] and traffic [collectives], in one row."""
+    """A convex, non-decreasing function of a mean device's least demands [q] and traffic [collectives], in one row."""
 
     def __init__(self, problem: Problem, families: Collection[int], limits: TrafficLimits) -> None:
         """Make the function for placements that use all of these families and no other.
@@ -50,7 +50,6 @@ class RelaxedCost:
             limits: of the traffic of these placements.
         """
         self._tangent_ms = problem.tangent_ms
-        self._num_traits = problem.kinds.representation.shape[1]
         self._num_calls = len({ROWS, REPLICATED} & set(families)) + bool({COLUMNS, NODE_ROWS} & set(families))
         step_cost = problem.step_cost
         used = {collective for family in families for collective in COLLECTIVES[family]}
@@ -67,12 +66,13 @@ class RelaxedCost:
 
     def tangent(self, mean: FloatArray) -> tuple[float, FloatArray]:
         """Return the milliseconds at a mean device and the slopes there: no mean device goes below this tangent."""
-        sums, traffic = mean[: self._num_traits], mean[self._num_traits :]
+        num_traits = len(mean) - len(Collective)
+        sums, traffic = mean[:num_traits], mean[num_traits:]
         found = self._tangent_ms(sums, num_calls=self._num_calls)
         assert found is not None, "asked only of costs that have tangents"
         times, slopes = found
         total, slope = float(times.sum()), np.zeros_like(mean)
-        slope[: self._num_traits] = slopes.sum(axis=0)
+        slope[:num_traits] = slopes.sum(axis=0)
         for collective, hull in self._hulls.items():
             ms, rate = hull.tangent(float(traffic[collective]))
             if collective is not Collective.INDICES or not self._hides_inputs:
@@ -82,8 +82,8 @@ class RelaxedCost:
                 slope[:] = 0.0
             else:
                 continue
-            slope[self._num_traits + collective] += rate
-        gradients = self._num_traits + Collective.GRADIENTS
+            slope[num_traits + collective] += rate
+        gradients = num_traits + Collective.GRADIENTS
         slope[gradients] += self._dense_update_ms
         return total + self._fixed_ms + self._dense_update_ms * float(mean[gradients]), slope
 

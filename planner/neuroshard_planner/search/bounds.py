@@ -159,7 +159,7 @@ class FamilyBounds:
     def _has_tangents(self) -> bool:
         if any(choice.kernels for choice in self._problem.host_choices):
             return False  # a table in host memory takes less of the device than any option here
-        sums = np.ones(self._problem.kinds.representation.shape[1])
+        (sums,) = self._problem.least_demands(self._problem.whole[:1])
         return self._problem.tangent_ms(sums, num_calls=1) is not None
 
 
@@ -173,7 +173,7 @@ class _Least(NamedTuple):
     family: IndexArray
     """[g]"""
     total: FloatArray
-    """[g, r + collectives] on the mean device, coordinate by coordinate."""
+    """[g, q + collectives] on the mean device, coordinate by coordinate."""
     single: FloatArray
     """[g, 2] levels of some shard of the unit alone."""
 
@@ -216,7 +216,7 @@ class _Options:
         self._group = np.repeat(np.arange(len(self._starts)), np.diff(self._starts, append=len(kind)))
         self._lanes = np.where(np.isin(family, EVERYWHERE), problem.lanes(kind), 0.0)
         self._rows = self._mean_rows(0.0)
-        """[n, r + collectives] what a unit in shards of one kind adds to the mean device."""
+        """[n, q + collectives] what a unit in shards of one kind adds to the mean device."""
         self._least_traffic = problem.step_cost.least_traffic
         unit_starts = np.searchsorted(unit, np.arange(len(problem.units)))
         if num_placed.max() > 1:

@@ -21,7 +21,7 @@ class Choices(NamedTuple):
     """What the units of a problem may be, unit by unit."""
 
     rows: FloatArray
-    """[n, r + collectives] what a choice adds to the mean device."""
+    """[n, q + collectives] what a choice adds to the mean device."""
     unit: IndexArray
     """[n] ascending."""
     family: IndexArray
