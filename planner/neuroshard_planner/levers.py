@@ -22,6 +22,7 @@ models can distinguish, and than the promises are wrong by, are not named.
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -107,16 +108,20 @@ def with_levers(plan: Plan, *, costs: Bundle) -> Plan:
 def questions(plan: Plan, *, costs: Bundle) -> Iterator[LeverRequest]:
     """Yield the levers that the plan's request lacks, each with the request that has nothing left to choose.
 
-    Of one kind there may be several, such as groups of other sizes.
+    Of one kind there may be several, such as groups of other sizes. None are of a kind that the request refuses.
     """
     if plan.servers is not None:  # few settings go with servers
         return
-    yield from _wire_types(plan)
-    yield from _stored_types(plan)
-    yield from _repeats(plan)
-    yield from _groups(plan, costs)
-    yield from _batch_sizes(plan)
-    yield from _nodes(plan)
+    of_kinds = {
+        LeverName.WIRE_TYPES: _wire_types(plan),
+        LeverName.STORED_TYPES: _stored_types(plan),
+        LeverName.REPEATS: _repeats(plan),
+        LeverName.DEVICE_GROUPS: _groups(plan, costs),
+        LeverName.BATCH_SIZE: _batch_sizes(plan),
+        LeverName.NODES: _nodes(plan),
+    }
+    refused = plan.request.refused_levers or ()
+    yield from chain.from_iterable(levers for name, levers in of_kinds.items() if name not in refused)
 
 
 class Promises:

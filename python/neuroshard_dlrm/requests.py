@@ -17,6 +17,7 @@ from neuroshard_api.documents.dense_profile import DenseMatrices, DenseProfile
 from neuroshard_api.documents.document import COMPRESSED_SUFFIX, DocumentError, read_data, validated
 from neuroshard_api.documents.foreign_tables import table_set_of_data
 from neuroshard_api.documents.kinds import is_resource
+from neuroshard_api.documents.levers import LeverName
 from neuroshard_api.documents.plan import GivenPlan, any_plan
 from neuroshard_api.documents.presets import load_presets
 from neuroshard_api.documents.request import Algorithm, Constraints, PlanRequest
@@ -396,6 +397,7 @@ def _of_tables(source: TableSet | Module, options: RequestOptions, algorithm: Al
         )
         if of_module is not None:
             request = with_managed_collision(request, of_module)
+            request = request.model_copy(update={"refused_levers": (LeverName.STORED_TYPES,)})
         if matrices is not None and options.dense is None:
             request = request.model_copy(update={"dense_matrices": matrices})
         if (

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from neuroshard_api.documents.document import DocumentError
+from neuroshard_api.documents.levers import LeverName
 from neuroshard_api.job.continuation import continuation_facts, other_facts
 from neuroshard_api.job.model import Architecture
 from neuroshard_api.job.plan_request import dense_signature, plan_request
@@ -91,6 +92,25 @@ def test_a_set_continues_where_its_models_are_the_same(change: Mapping[str, Any]
     found = other_facts(continuation_facts(before, tables.tables), continuation_facts(now, tables.tables))
 
     assert bool(found) == is_other
+
+
+def test_a_plan_of_variants_names_nothing_that_they_do_not_take() -> None:
+    """The job refuses each of the levers that its request does, and without variants neither does."""
+    settings = {
+        LeverName.WIRE_TYPES: {"training": {"communication": {"policy": "Auto"}}},
+        LeverName.DEVICE_GROUPS: {"planner": {"shardingGroups": {"sizes": [2]}}},
+    }
+    found = []
+    for asked in (job(*TWO), builders.job()):
+        tables = inline_tables(asked)
+        assert tables is not None
+        found.append(plan_request(asked, tables=tables, topology=builders.topology(2)).refused_levers)
+
+    assert found == [tuple(settings), None]
+    for spec in settings.values():
+        with pytest.raises(DocumentError, match="variants: "):
+            job(*TWO, **spec)
+        builders.job(**spec)
 
 
 def test_a_plan_of_variants_has_a_replicated_dense_part() -> None:

@@ -92,6 +92,16 @@ def test_what_is_permitted_already_is_no_lever() -> None:
         assert LeverName.REPEATS not in {each.name for each in questions(asked, costs=costs)}
 
 
+def test_what_the_source_of_a_request_refuses_is_no_lever() -> None:
+    """Neither asked about nor named."""
+    request = exchanging(refused_levers=(LeverName.WIRE_TYPES, LeverName.NODES), search=builders.QUICK)
+    plan = planned(request)
+
+    asked = {each.name for each in questions(plan, costs=ExactCosts(request.topology.device))}
+
+    assert asked == {LeverName.STORED_TYPES, LeverName.BATCH_SIZE}
+
+
 def asked_for(**fields: Any) -> dict[LeverName, list[LeverRequest]]:
     """Return the levers that a plan of few small tables is asked about."""
     request = builders.request(

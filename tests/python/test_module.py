@@ -25,6 +25,13 @@ def test_a_module_gives_the_plan_of_the_command(tmp_path: Path, monkeypatch: pyt
     assert found.to_json() == (tmp_path / "plan.json").read_text()
 
 
+def test_a_plan_of_a_module_names_no_other_types_of_its_tables() -> None:
+    """The module gives them, and the command refuses the setting."""
+    found = ns.plan(TwoTowers(), devices=2, device="h100-80gb", algorithm="dim_greedy")
+
+    assert json.loads(found.to_json())["request"]["refused_levers"] == ["stored_types"]
+
+
 def test_sample_batches_measure_lookups() -> None:
     """As those that a function of the user's returns with its module."""
     users = [batch({"id_id": 2, "country_id": 3}, samples=8, seed=seed) for seed in range(2)]

@@ -13,6 +13,7 @@ from neuroshard_api.documents.dense_layout import DenseChoices, DenseMemory, Den
 from neuroshard_api.documents.dense_profile import DenseMatrices, DenseProfile
 from neuroshard_api.documents.document import Document, DocumentError, Value
 from neuroshard_api.documents.gradient_exchange import GradientChoices, GradientExchange
+from neuroshard_api.documents.levers import LeverName
 from neuroshard_api.documents.servers import ServerPool, servers_problem
 from neuroshard_api.documents.setting_names import in_names_of_job
 from neuroshard_api.documents.tables import DataType, EmbeddingDim, Optimizer, Table, TableSet
@@ -239,6 +240,9 @@ class PlanRequest(Document):
     """Embedding servers, and the tables that are on them. If unset: there are none."""
     remarks: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """Sentences about the job, which the planner does not see; the plan has them among its warnings. If unset: none."""
+    refused_levers: Annotated[tuple[LeverName, ...], Field(min_length=1)] | None = None
+    """What the job or the module that the request was made of does not take, so that no plan names it as what would
+    help. If unset: nothing is known of such."""
     settings_of: Literal["job"] | None = None
     """Whose fields messages name: those of the job, or of ``--set``, that the request was made of. If unset: this
     document's own."""

@@ -4,6 +4,7 @@ import json
 
 from neuroshard_api.documents.batch_choice import BatchChoices
 from neuroshard_api.documents.document import DocumentError, decoded, decompressed, told_as_problems
+from neuroshard_api.documents.levers import LeverName
 from neuroshard_api.documents.presets import load_presets
 from neuroshard_api.documents.request import (
     Algorithm,
@@ -59,6 +60,8 @@ def plan_request(
         has_expandable_segments=segments_grow(spec),
         limits=Constraints(excluded_sharding_types=(ShardingType.DATA_PARALLEL,) if spec.trainer.command else None),
     )
+    if spec.variants is not None:  # see the rules of variants in `training_job`
+        found = found.model_copy(update={"refused_levers": (LeverName.WIRE_TYPES, LeverName.DEVICE_GROUPS)})
     problem = untrained_servers(found)
     if problem is not None:
         raise DocumentError("job", [found.in_its_names(problem)])

@@ -218,7 +218,8 @@ def _holders(plan: GivenPlan) -> dict[int, tuple[float | None, int | None]]:
 
 def _asked(before: GivenPlan, after: GivenPlan) -> tuple[FieldChange, ...]:
     first, second = (
-        each.request.model_dump(mode="json", exclude={"tables", "settings_of"}) for each in (before, after)
+        each.request.model_dump(mode="json", exclude={"tables", "settings_of", "refused_levers"})
+        for each in (before, after)
     )
     return tuple(_changed(first, second))
 
