@@ -196,6 +196,21 @@ def test_a_variant_that_diverges_leaves_the_others_their_bits(trainings: Callabl
 
 @pytest.mark.processes
 @pytest.mark.slow
+def test_a_variant_whose_loss_explodes_is_named_once(trainings: Callable[[int], Trainings]) -> None:
+    """With the step in which it began; a rate that is no number for torch diverges, and ends nothing."""
+    here = trainings(1)
+    rates = {"base": "0.001", "high": "100", "over": "1e38"}
+    variants = [{"name": name, "training": {"denseLearningRate": rate}} for name, rate in rates.items()]
+    printed = here.train(here.job(variants, training={**ADAM["training"], "maxSteps": 15}), "set")
+
+    assert printed.count("variant 'high': LossExploded: no column is known to be the cause; began in ") == 1
+    assert "variant 'base'" not in printed
+    assert here.progress("set").diverged == {"over": 5}
+    assert {"base/auc", "high/auc"} <= here.progress("set").metrics.keys()
+
+
+@pytest.mark.processes
+@pytest.mark.slow
 def test_a_variant_diverges_in_one_training_alone(trainings: Callable[[int], Trainings]) -> None:
     """One from before the step in which it diverged has it among the others again, with another rate."""
     here = trainings(1)

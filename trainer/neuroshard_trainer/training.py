@@ -371,12 +371,7 @@ class TrainingLoop:
         """Write down the mean loss of all ranks since the last line."""
         means, num_labels, num_positive = self._mean_losses()
         self._progress.add_losses(self.step, means, self._scores.diverged)
-        if not self._variants and means["loss"] >= LARGE_LOSS and not self._progress.has_exploded:
-            found = self._divergence(FindingKind.LOSS_EXPLODED)
-            self._progress.has_exploded = True
-            self._progress.explosion = None if found is None else found.finding
-            if found is not None and self._process.is_first:
-                logger.warning("%s%s", found.finding.text, f" in {found.place}" if found.place else "")
+        self._warn_of_large(means)
         if self._reporter.drift is not None:
             self._reporter.drift.data.add_report(
                 self.step - 1, means["loss"], num_positive=num_positive, num_samples=num_labels
@@ -388,6 +383,23 @@ class TrainingLoop:
         self._show(self.step, means)
         self._progress.log(self.step, shown(means, self._scores.best))
         self._progress.write(self.step)
+
+    def _warn_of_large(self, means: Mapping[str, float]) -> None:
+        """Warn once of a loss that has exploded, and of that of each variant."""
+        if not self._variants and means["loss"] >= LARGE_LOSS and not self._progress.has_exploded:
+            found = self._divergence(FindingKind.LOSS_EXPLODED)
+            self._progress.has_exploded = True
+            self._progress.explosion = None if found is None else found.finding
+            if found is not None and self._process.is_first:
+                logger.warning("%s%s", found.finding.text, f" in {found.place}" if found.place else "")
+        for index, name in enumerate(self._variants):
+            if means.get(f"{name}/loss", 0.0) < LARGE_LOSS or name in self._scores.exploded:
+                continue
+            found = self._divergence(FindingKind.LOSS_EXPLODED, variant=index)
+            self._scores.exploded.add(name)
+            if found is not None and self._process.is_first:
+                place = f" in {found.place}" if found.place else ""
+                logger.warning("variant %r: %s%s; hint: %s", name, found.finding.text, place, DIVERGED_REMEDY)
 
     def _add_loss(self, loss: torch.Tensor) -> None:
         self._last_losses.append(loss)
@@ -420,9 +432,10 @@ class TrainingLoop:
             raise self._diverged(means[0])
         return self._scores.losses(self.step, means), int(num_labels), int(num_positive)
 
-    def _divergence(self, kind: FindingKind) -> Divergence | None:
-        """Return since when the loss has exploded, and which value of the data is unusual."""
-        losses = torch.cat(self._summed_losses).tolist() if self._summed_losses else []
+    def _divergence(self, kind: FindingKind, *, variant: int | None = None) -> Divergence | None:
+        """Return since when the loss, or that of a variant, has exploded, and which value of the data is unusual."""
+        summed = torch.cat(self._summed_losses) if self._summed_losses else torch.zeros((0, len(self._variants)))
+        losses = (summed if variant is None else summed[:, variant]).tolist()
         return divergence_of(
             kind,
             [] if self._process.is_server else losses,

@@ -43,6 +43,8 @@ class Scores:
     def __init__(self, names: Sequence[str], diverged: Mapping[str, int]) -> None:
         self._names = tuple(names)
         self.diverged = {name: step for name, step in diverged.items() if name in names}
+        self.exploded: set[str] = set()
+        """Variants whose losses were found to be large since the start, though finite."""
         self.best: str | None = None
         """The variant of the metrics without a name. None: there are no variants, or no metrics yet."""
 

@@ -81,6 +81,21 @@ def test_the_rate_reaches_tables_and_dense_part(group: Any) -> None:
     torch.testing.assert_close(table_warm, 0.75 * table_whole, rtol=1e-3, atol=1e-6)
 
 
+@pytest.mark.parametrize("kind", list(DenseOptimizer))
+def test_a_rate_beyond_all_numbers_ends_in_a_loss_that_is_none(group: Any, kind: DenseOptimizer) -> None:
+    """The optimizer raises nothing, so that the loss of one of several variants may tell of it."""
+    training = Training(dense_optimizer=kind, dense_learning_rate="9e99", embedding_learning_rate="1e38")
+    model, optimizer = optimizer_of(group, training)
+
+    for _ in range(2):
+        optimizer.zero_grad()
+        loss = model(torch.rand(4, 3), lookups_of_zero(4)).square().mean()
+        torch.autograd.backward(loss)
+        optimizer.step()
+
+    assert not model(torch.rand(4, 3), lookups_of_zero(4)).isfinite().all()
+
+
 def test_a_large_gradient_is_clipped(group: Any) -> None:
     """The dense part moves by the norm times the rate, in the gradient's direction."""
     training = Training(dense_optimizer=DenseOptimizer.SGD, dense_learning_rate="1", gradient_clip_norm="0.01")

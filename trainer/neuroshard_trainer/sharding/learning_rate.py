@@ -12,10 +12,14 @@ The decay is a polynomial of power 2, as in the public DLRM and DCNv2 references
 
 from collections.abc import Callable
 
+import torch
 from neuroshard_api.job.training import LearningRateSchedule
 from torchrec.optim.keyed import KeyedOptimizer
 
 DECAY_POWER = 2
+LARGEST_RATE = torch.finfo(torch.float32).max / 16
+"""Larger ones raise an error in torch, where Adam's first step divides them by 0.1. Weights overflow by this one too, so
+that the loss tells of it."""
 
 
 def learning_rate_factor(schedule: LearningRateSchedule, step: int) -> float:
@@ -34,7 +38,11 @@ def learning_rate_factor(schedule: LearningRateSchedule, step: int) -> float:
 
 
 def set_learning_rate(optimizer: KeyedOptimizer, rate: Callable[[str], float]) -> None:
-    """Give each group of an optimizer's parameters the rate of its first one, by name, from its next step on."""
+    """Give each group of an optimizer's parameters the rate of its first one, by name, from its next step on.
+
+    A rate above `LARGEST_RATE` is as that one.
+    """
     names = {id(weight): name for name, weight in optimizer.params.items()}
     for group in optimizer.param_groups:
-        group["lr"] = rate(next((names[id(weight)] for weight in group["params"] if id(weight) in names), ""))
+        own = rate(next((names[id(weight)] for weight in group["params"] if id(weight) in names), ""))
+        group["lr"] = min(own, LARGEST_RATE)
