@@ -197,7 +197,7 @@ def test_a_variant_that_diverges_leaves_the_others_their_bits(trainings: Callabl
 @pytest.mark.processes
 @pytest.mark.slow
 def test_a_variant_whose_loss_explodes_is_named_once(trainings: Callable[[int], Trainings]) -> None:
-    """With the step in which it began; a rate that is no number for torch diverges, and ends nothing."""
+    """With the step in which it began; a rate beyond FP32 diverges, and ends nothing."""
     here = trainings(1)
     rates = {"base": "0.001", "high": "100", "over": "1e38"}
     variants = [{"name": name, "training": {"denseLearningRate": rate}} for name, rate in rates.items()]

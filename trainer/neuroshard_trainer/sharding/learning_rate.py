@@ -18,8 +18,8 @@ from torchrec.optim.keyed import KeyedOptimizer
 
 DECAY_POWER = 2
 LARGEST_RATE = torch.finfo(torch.float32).max / 16
-"""Larger ones raise an error in torch, where Adam's first step divides them by 0.1. Weights overflow by this one too, so
-that the loss tells of it."""
+"""Larger ones raise an error in torch, where Adam's first step divides them by 0.1. Weights overflow by this one too,
+so that the loss tells of it."""
 
 
 def learning_rate_factor(schedule: LearningRateSchedule, step: int) -> float:
