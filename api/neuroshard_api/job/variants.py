@@ -152,6 +152,19 @@ def without_variants(tables: TableSet, variants: Sequence[JobVariant] | None) ->
     return tables.model_copy(update={"tables": tables_of_variant(tables.tables, variants[0].name)})
 
 
+def variants_in(tables: Sequence[Table]) -> tuple[str, ...]:
+    """Return the variants whose tables these are, in their order; empty where they are those of one model.
+
+    Tables of variants are named ``VARIANT:TABLE``, and all variants have the same ones.
+    """
+    parts = [table.name.partition(":") for table in tables]
+    found: dict[str, list[str]] = {}
+    for variant, _, own in parts:
+        found.setdefault(variant, []).append(own)
+    is_set = len(found) > 1 and all(colon for _, colon, _ in parts) and len({*map(tuple, found.values())}) == 1
+    return tuple(found) if is_set else ()
+
+
 def tables_of_variant(tables: Sequence[Table], name: str) -> tuple[Table, ...]:
     """Return a variant's tables among those of all, with the names that they have in its own job."""
     prefix = f"{name}:"

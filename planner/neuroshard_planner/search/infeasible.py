@@ -1,10 +1,12 @@
 """Why no plan fits, and the smallest change after which one does, as a sentence."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from neuroshard_api.documents.request import PlanRequest
+from neuroshard_api.job.variants import variants_in
 from neuroshard_api.process.sizes import format_bytes, rounded_up
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.shards import REPLICATED, IndexArray
@@ -106,14 +108,15 @@ def infeasible(
         further = ", rows, or copies" if has_further_types else ""
         return InfeasibleError(
             f"{cause}; and no plan by columns{further} was found with tables in {_size(host.bytes_per_node)} of host "
-            f"memory per node; hint: {MORE} of either kind, or {LAST_REMEDY}"
+            f"memory per node; hint: {MORE} of either kind, or {LAST_REMEDY}{_fewer_variants(request)}"
         )
+    others = f"{_fewer_variants(request)}{_host_remedy(request)}"
     if not has_further_types:
-        return InfeasibleError(f"{cause}; hint: {_remedy(request, packing)}{_host_remedy(request)}")
+        return InfeasibleError(f"{cause}; hint: {_remedy(request, packing)}{others}")
     is_by_columns = packing.capacity_bytes > 0 and not copy_bytes
     tried = "; so it is by columns, and no plan with rows or copies was found" if is_by_columns else ""
     remedy = _remedy(request, packing, where="by columns, ") if may_be_by_columns else f"{MORE}, or {LAST_REMEDY}"
-    return InfeasibleError(f"{cause}{tried}; hint: {remedy}{_host_remedy(request)}")
+    return InfeasibleError(f"{cause}{tried}; hint: {remedy}{others}")
 
 
 def may_be_on_host(request: PlanRequest) -> bool:
@@ -121,6 +124,23 @@ def may_be_on_host(request: PlanRequest) -> bool:
     names = [table.name for table in request.tables.tables]
     kernels = [request.constraints.compute_kernels_of(name) or () for name in names]
     return any(kernel.is_on_host for own in kernels for kernel in own)
+
+
+def _fewer_variants(request: PlanRequest) -> str:
+    """Return the remedy of fewer variants, next to the dense part of all of them; empty where none is found."""
+    variants = variants_in(request.tables.tables)
+
+    def fits(count: int) -> bool:
+        kept = tuple(each for each in request.tables.tables if each.name.partition(":")[0] in variants[:count])
+        fewer = request.model_copy(update={"tables": request.tables.model_copy(update={"tables": kept})})
+        try:
+            packing = Packing(fewer, *_units(fewer))
+        except RequestError:
+            return False
+        return packing.capacity_bytes > 0 and packing.pack(packing.capacity_bytes, max_nodes=QUICK_NODES) is not None
+
+    count = bisect_left(range(1, len(variants)), x=True, key=lambda each: not fits(each)) if variants else 0
+    return f"; or train {count} of the {len(variants)} variants in this job (spec.variants)" if count else ""
 
 
 def _host_remedy(request: PlanRequest) -> str:

@@ -181,6 +181,21 @@ def test_on_one_device_nothing_is_called_pinned_and_no_node_is_counted() -> None
     assert " 2 devices of this kind would do" in message
 
 
+def test_a_set_of_variants_that_does_not_fit_names_how_many_do() -> None:
+    """As many as have a plan, and not one more."""
+    members = [
+        table(f"{variant}:{own}", num_embeddings=10**8, embedding_dim=64)
+        for variant in ("base", "fast", "slow", "wide")
+        for own in ("user", "item")
+    ]
+    asked = request(*members, topology=topology(2, memory_bytes=80 * GIB))
+    message = message_of(asked)
+
+    assert "; or train 3 of the 4 variants in this job (spec.variants)" in message
+    assert_valid(fitting := request(*members[:6], topology=asked.topology), planned(fitting))
+    assert "variants" not in message_of(request(*members[:7], topology=asked.topology))
+
+
 HUGE = table("huge", num_embeddings=10**12, embedding_dim=8)
 
 
