@@ -2,7 +2,8 @@
 
 import copy
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from neuroshard_api.documents.config_map import contents_of, unpack_files
@@ -14,6 +15,7 @@ from neuroshard_cluster.waiting import WITHIN_S, eventually
 KIND = "dlrmtrainingjob"
 JOB_LABEL = "training.neuroshard.dev/job-name"
 ROLE_LABEL = "training.neuroshard.dev/role"
+ATTEMPT_LABEL = "training.neuroshard.dev/attempt"
 INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 DEVICE = "h200-141gb"
 TABLES = [
@@ -86,10 +88,18 @@ HELD = "until [ -e /tmp/finish ]; do sleep 0.5; done"
 """Script of a worker that runs until `finish`, however long a busy machine takes for what the test does meanwhile."""
 
 
-def finish(kubectl: Kubectl, name: str) -> None:
-    """Let the running workers of a job whose script is `HELD` exit with 0."""
-    for pod in workers(kubectl, name).values():
-        kubectl("exec", pod["metadata"]["name"], "--container=trainer", "--", "touch", "/tmp/finish")  # noqa: S108
+def finish(kubectl: Kubectl, name: str, *roles: str) -> None:
+    """Let the workers, or the pods of these roles in turn, of a running job whose script is `HELD` exit with 0."""
+    for role in roles or ("worker",):
+        for pod in names(list(newest(kubectl, name, role).values())):
+            eventually(f"{pod} is told to finish", partial(_told, kubectl, pod))
+
+
+def _told(kubectl: Kubectl, pod: str) -> bool:
+    """Let a pod finish, and return whether it knows: one that has succeeded does."""
+    if kubectl.get("pod", pod)["status"]["phase"] != "Succeeded":
+        kubectl("exec", pod, "--container=trainer", "--", "touch", "/tmp/finish")  # noqa: S108
+    return True
 
 
 def spread(name: str) -> dict[str, Any]:
@@ -160,10 +170,44 @@ def children(kubectl: Kubectl, name: str, kind: str = "jobs", role: str = "") ->
     return kubectl.list(kind, selector=selector)
 
 
+def newest(kubectl: Kubectl, name: str, role: str) -> dict[str, Object]:
+    """Return the pods of the newest attempt that has any, but for those that are being deleted, by their index.
+
+    The Job of an attempt that failed keeps its pods, with the same indexes.
+    """
+    pods = [pod for pod in children(kubectl, name, "pods", role) if "deletionTimestamp" not in pod["metadata"]]
+    last = max((_attempt(pod) for pod in pods), default=0)
+    return {pod["metadata"]["labels"][INDEX_LABEL]: pod for pod in pods if _attempt(pod) == last}
+
+
+def _attempt(pod: Object) -> int:
+    return int(pod["metadata"]["labels"][ATTEMPT_LABEL])
+
+
 def workers(kubectl: Kubectl, name: str) -> dict[str, Object]:
-    """Return a job's worker pods that are not being deleted, by their index."""
-    pods = children(kubectl, name, "pods", "worker")
-    return {pod["metadata"]["labels"][INDEX_LABEL]: pod for pod in pods if "deletionTimestamp" not in pod["metadata"]}
+    """Return the worker pods of a job's newest attempt that has any, by their index."""
+    return newest(kubectl, name, "worker")
+
+
+def living(kubectl: Kubectl, name: str, role: str = "") -> list[str]:
+    """Return the names of a job's pods that have not ended, those that are being deleted too."""
+    pods = children(kubectl, name, "pods", role)
+    return [pod["metadata"]["name"] for pod in pods if pod["status"]["phase"] in ("Pending", "Running")]
+
+
+def wait_until_none_lives(kubectl: Kubectl, name: str) -> None:
+    """Wait until all pods of a job have ended: a job that is suspended says so while they still do."""
+    eventually(f"no pod of {name} lives", lambda: living(kubectl, name), accept=lambda pods: not pods)
+
+
+def wait_for_log(kubectl: Kubectl, name: str, words: str) -> str:
+    """Wait until the log of the first worker has these words, which reach it after the trainer wrote them."""
+
+    def log() -> str:
+        first = workers(kubectl, name).get("0")
+        return kubectl("logs", first["metadata"]["name"], "--container=trainer", "--tail=-1") if first else ""
+
+    return eventually(f"the log of {name} says {words!r}", log, accept=lambda found: words in found)
 
 
 def names(objects: Sequence[Object]) -> list[str]:
@@ -181,10 +225,17 @@ def files_in(kubectl: Kubectl, config_map: str) -> dict[str, bytes]:
     return unpack_files(contents_of(kubectl.get("configmap", config_map)))
 
 
-def events(kubectl: Kubectl, name: str) -> Collection[str]:
-    """Return the reasons of the events about a job."""
+def events(kubectl: Kubectl, name: str) -> Mapping[str, str]:
+    """Return the messages of the events about a job by their reason."""
     found = json.loads(kubectl("get", "events", f"--field-selector=involvedObject.name={name}", "--output=json"))
-    return {each["reason"] for each in found["items"]}
+    return {each["reason"]: each["message"] for each in found["items"]}
+
+
+def wait_for_events(kubectl: Kubectl, name: str, *reasons: str) -> Mapping[str, str]:
+    """Wait for events about a job, which the operator writes after the status, and return all messages by reason."""
+    return eventually(
+        f"{name} has events {', '.join(reasons)}", lambda: events(kubectl, name), accept=set(reasons).issubset
+    )
 
 
 def leftovers(kubectl: Kubectl, name: str) -> list[str]:

@@ -22,11 +22,12 @@ KUEUE_NAMESPACE = "kueue-system"
 JOBSET_NAMESPACE = "jobset-system"
 JOBSETS = "jobsets.jobset.x-k8s.io"
 """Name of their definition."""
+JOBSET_VERSION = "jobset.x-k8s.io/v1alpha2"
 FLAVOR = "default-flavor"
 KWOK_NAMESPACE = "kwok-system"
 KWOK_STAGES = ("node/fast", "node/heartbeat-with-lease", "pod/fast")
 KWOK_TAINT = {"key": "kwok.x-k8s.io/node", "value": "fake", "effect": "NoSchedule"}
-READY_WITHIN_S = 240
+READY_WITHIN_S = 600
 
 
 def helm() -> str:
@@ -90,6 +91,17 @@ def install_jobset(cluster: Cluster, home: Home, *, say: Callable[[str], None]) 
     place = [f"--namespace={JOBSET_NAMESPACE}", "--create-namespace", "--wait", f"--timeout={READY_WITHIN_S}s"]
     argv: list[str | Path] = [helm(), "upgrade", "--install", "jobset", chart, *place, "--values=-"]
     run(argv, stdin=json.dumps(values), env=cluster.kubectl.environment)
+    container = {"name": "any", "image": "any"}
+    pods = {"spec": {"restartPolicy": "Never", "containers": [container]}}
+    parts = [{"name": "any", "template": {"spec": {"template": pods}}}]
+    metadata = {"name": "any", "namespace": "default"}
+    any_set = {"apiVersion": JOBSET_VERSION, "kind": "JobSet", "metadata": metadata, "spec": {"replicatedJobs": parts}}
+    dry = ("create", "--dry-run=server", "--filename=-")
+    eventually(
+        "JobSet's webhooks answer",
+        lambda: cluster.kubectl(*dry, stdin=json.dumps(any_set)),
+        within_s=READY_WITHIN_S,
+    )
 
 
 def remove_jobset(cluster: Cluster) -> None:
