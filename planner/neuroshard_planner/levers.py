@@ -13,7 +13,8 @@ The first two are costs of real placements, so that a search finds no worse. Tho
 would find where the best plan is as far above its bound, or above even devices, as this plan is: what keeps a plan from
 them, cuts that cost and devices that are uneven, is mostly due to the tables and stays. A short search of many tables
 ends far above what a whole one finds. Short searches are in the plan's sharding types, but where the plan is far above
-its bound: there a change as small as that of repeats may call for others, and both are searched in all.
+its bound: there a change as small as that of repeats may call for others, and both are searched in all. On other
+devices nothing is searched where the bound alone says that the lever is not named.
 
 Other batch sizes and numbers of nodes are judged by the time per sample. Levers that do not save more than the cost
 models can distinguish, and than the promises are wrong by, are not named.
@@ -132,7 +133,9 @@ class Promises:
         self._plan, self._costs = plan, costs
 
     def total_ms(self, lever: LeverRequest) -> float | None:
-        """Return the predicted cost of a plan with a lever, which a search should find. None: nothing fits.
+        """Return the predicted cost of a plan with a lever, which a search should find.
+
+        None: nothing fits, or no plan on those devices saves enough to be named.
 
         Raises:
             RequestError: the request contradicts itself.
@@ -140,7 +143,10 @@ class Promises:
         request = lever.request
         if request.topology == self._plan.resolved.topology:
             return self._here_ms(lever)
-        found_ms = self._searched_ms(request) if _has_few(request) else self._on_even_devices_ms(request)
+        if _has_few(request):
+            found_ms = self._searched_ms(request, limit_ms=_least_named_ms(self._plan, lever))
+        else:
+            found_ms = self._on_even_devices_ms(request)
         return None if found_ms is None else found_ms + lever.added_ms
 
     def _here_ms(self, lever: LeverRequest) -> float | None:
@@ -187,16 +193,17 @@ class Promises:
         bound_ms = bound_of_choices_ms(problem.request, self._costs, problem)
         return self._plan.predicted.total_ms * bound_ms / self._plan.lower_bound_ms
 
-    def _searched_ms(self, request: PlanRequest) -> float | None:
-        """Return the cost that a whole search should find, by a short one. None: nothing fits."""
+    def _searched_ms(self, request: PlanRequest, *, limit_ms: float | None = None) -> float | None:
+        """Return the cost that a whole search should find, by a short one. None: nothing fits, or below the limit."""
         settings, short = request.search, int(SHORT_SHARE * SearchTuning().least_budget(request.topology.num_devices))
         is_whole = settings.work_budget is not None and settings.work_budget <= short
         if not is_whole:
             request = request.model_copy(update={"search": settings.model_copy(update={"work_budget": short})})
         if self._plan.gap <= WIDE_GAP:
             request = _in_types_of(self._plan, request)
-        found_ms = searched_ms(request, self._costs)
-        return found_ms if found_ms is None or is_whole else found_ms / (1 + SHORT_ENDS_ABOVE)
+        ends_above = 0.0 if is_whole else SHORT_ENDS_ABOVE
+        found_ms = searched_ms(request, self._costs, limit_ms=limit_ms and limit_ms * (1 + ends_above))
+        return found_ms and found_ms / (1 + ends_above)
 
     def _on_even_devices_ms(self, request: PlanRequest) -> float | None:
         """Return the plan's cost, changed as that of its cuts on even devices changes. None: nothing fits."""
@@ -225,8 +232,20 @@ def saved_share(plan: Plan, lever: LeverRequest, found_ms: float) -> float:
     return 1 - found_ms / plan.predicted.total_ms * num_samples / (lever.num_samples or num_samples)
 
 
+def _least_named(plan: Plan) -> float:
+    """Return the share that a lever saves at least where it is named."""
+    return max(least_gain(plan), PROMISE_ERROR)
+
+
+def _least_named_ms(plan: Plan, lever: LeverRequest) -> float:
+    """Return the cost of the lever's request at which it saves that share."""
+    num_samples = plan.request.global_batch_size
+    share = (1 - _least_named(plan)) * (lever.num_samples or num_samples) / num_samples
+    return share * plan.predicted.total_ms - lever.added_ms
+
+
 def _worthwhile(plan: Plan, costs: Bundle) -> Iterator[Lever]:
-    least, num_samples = max(least_gain(plan), PROMISE_ERROR), plan.request.global_batch_size
+    least, num_samples = _least_named(plan), plan.request.global_batch_size
     saving, promises = set[LeverName](), Promises(plan, costs=costs)
     for each in questions(plan, costs=costs):
         if each.name in OPPOSITE and each.name in saving:

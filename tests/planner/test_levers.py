@@ -141,6 +141,17 @@ def test_other_nodes_of_few_tables_are_promised_by_a_short_search() -> None:
     assert Promises(plan, costs=costs).total_ms(more) == planned(more.request).predicted.total_ms
 
 
+def test_other_nodes_that_the_bound_excludes_are_not_promised() -> None:
+    """A second node adds exchanges over a slow network; a search finds no plan that saves as much as is named."""
+    slow = Link(bandwidth_bytes_per_second=1e9, latency_seconds=20e-6)
+    plan = planned(exchanging(topology=builders.topology(4, inter_node=slow)))
+    costs = ExactCosts(plan.request.topology.device)
+    (more,) = (each for each in questions(plan, costs=costs) if each.name is LeverName.NODES)
+
+    assert Promises(plan, costs=costs).total_ms(more) is None
+    assert saved_share(plan, more, planned(more.request).predicted.total_ms) <= PROMISE_ERROR
+
+
 @pytest.mark.parametrize("gap", [0.1, 0.5], ids=["near its bound", "far above it"])
 def test_repeats_of_few_tables_are_promised_by_what_a_search_finds(gap: float) -> None:
     """By a descent from the plan's placement, which half of the tables leave uneven, or by a short search."""
