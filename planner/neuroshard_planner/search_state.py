@@ -33,17 +33,16 @@ class Watched:
     """Looks at all placements that a search prices, and shows its state."""
 
     def __init__(self, problem: Problem, watch: Watch, *, bound_ms: float, most_work: int) -> None:
-        self._problem = problem
         self._watch = watch
         self._bound_ms = bound_ms
         self._begin, self._most_work = problem.work, most_work
         self._best_ms = np.inf
 
-    def priced(self, placements: Sequence[Placement], totals_ms: FloatArray) -> None:
-        """Show the state after these [p] costs of placements."""
+    def priced(self, problem: Problem, placements: Sequence[Placement], totals_ms: FloatArray) -> None:
+        """Show the state after these [p] costs of placements of the problem."""
         for position in np.flatnonzero(totals_ms < self._best_ms).tolist():
-            if totals_ms[position] < self._best_ms and self._problem.fits(placements[position]):
+            if totals_ms[position] < self._best_ms and problem.fits(placements[position]):
                 self._best_ms = float(totals_ms[position])
         if np.isfinite(self._best_ms):
-            share = min(1.0, (self._problem.work - self._begin) / self._most_work)
+            share = min(1.0, (problem.work - self._begin) / self._most_work)
             self._watch(SearchState(best_ms=self._best_ms, bound_ms=self._bound_ms, work_share=share))

@@ -88,7 +88,7 @@ class Problem:
         self.priced = looked_up(request)
         """The request without the lookups of repeated lists, which cost nothing."""
         self.step_cost = StepCost(self.priced, costs)
-        self.watched: Callable[[Sequence[Placement], FloatArray], None] | None = None
+        self.watched: Callable[[Problem, Sequence[Placement], FloatArray], None] | None = None
         """Is called with all placements that are priced as a whole, and their costs. If unset: nobody looks."""
         self.evaluations = 0
         """Devices whose cost the networks evaluated so far."""
@@ -300,7 +300,7 @@ class Problem:
         """Return [p] the cost of each placement."""
         totals_ms = self.step_cost.total_ms(self.device_levels(placements).max(axis=1))
         if self.watched is not None:
-            self.watched(placements, totals_ms)
+            self.watched(self, placements, totals_ms)
         return totals_ms
 
     def device_levels(self, placements: Sequence[Placement]) -> FloatArray:

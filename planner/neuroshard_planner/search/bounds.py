@@ -226,7 +226,7 @@ class _Options:
             alone.sum(axis=1), _with_own(self._least_traffic, kinds.traffic[kind])
         )
         self._known: tuple[float, _Least] | None = None
-        self._of_lanes: dict[float, _Options] = {0.0: self}
+        self._of_lanes: dict[float, _Options] = {}
 
     def lanes_of(self, families: Families) -> list[float]:
         """Return the lanes that the widest shard on all devices may give the others, for plans of these families."""
@@ -238,8 +238,11 @@ class _Options:
 
     def with_lanes(self, lanes: float) -> "_Options":
         """Return the shards of plans in which the widest shard that is on all devices gives them these lanes."""
+        if not lanes:
+            return self
         if lanes not in self._of_lanes:
             own = copy(self)
+            own._of_lanes = {}  # noqa: SLF001 - of its own class; no cycle keeps the arrays after their search
             own._known, own._rows = None, self._mean_rows(lanes)  # noqa: SLF001 - of its own class
             own._too_dear_ms = np.where(self._lanes > lanes, np.inf, self._too_dear_ms)  # noqa: SLF001 - likewise
             self._of_lanes[lanes] = own
