@@ -31,6 +31,7 @@ from neuroshard_planner.problem.units import BoolArray, Unit, allowed_devices, p
 PROBES_PER_EVALUATION = (
     1024  # probes of greedy placement that take as long as one evaluation of a device by the networks
 )
+KINDS_AT_ONCE = 2048  # keeps the arrays of their features within the processor's cache
 DEFAULT = SearchTuning()
 BULK_PER_EVALUATION = 4  # evaluations of many devices at once that take as long as one in a local step
 
@@ -164,12 +165,14 @@ class Problem:
         return used
 
     def kinds_of(self, units: Sequence[int], sizes: Sequence[ShardSize]) -> IndexArray:
-        """Return the kinds of shards of these sizes, [n]; new ones are represented in one batch."""
+        """Return the kinds of shards of these sizes, [n]; new ones are represented in batches."""
         keys = list(zip(units, sizes, strict=True))
         known = self._kind_of
         kinds = list(map(known.get, keys))
         if None in kinds:
-            self._add_kinds(list(dict.fromkeys(key for key, kind in zip(keys, kinds, strict=True) if kind is None)))
+            new = list(dict.fromkeys(key for key, kind in zip(keys, kinds, strict=True) if kind is None))
+            for first in range(0, len(new), KINDS_AT_ONCE):
+                self._add_kinds(new[first : first + KINDS_AT_ONCE])
             kinds = list(map(known.get, keys))
         return np.array(kinds, dtype=np.int64)
 

@@ -95,8 +95,7 @@ class Assignments:
         num_placed = np.array([count for _, _, _, count in ways])[:, None]
         share = num_placed / problem.num_devices
         is_uneven = num_placed < problem.num_devices
-        representation = problem.kinds.representation[kinds].astype(np.float64)
-        self._sums: FloatArray = np.add.reduceat(representation, first, axis=0) * share
+        self._sums: FloatArray = np.add.reduceat(problem.kinds.representation[kinds], first, axis=0) * share
         """[w, r] of the mean device."""
         self._levels: FloatArray = np.add.reduceat(traits[kinds], first, axis=0) * share
         """[w, levels + 1] of the mean device, to first order."""
