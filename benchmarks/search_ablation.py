@@ -67,7 +67,7 @@ COLUMNS = (
 PARTS: Mapping[str, Mapping[str, Any]] = {
     WHOLE: {},
     SEED: {},
-    "opening": {"most_opened_units": 0},
+    "opening and assignments": {"most_opened_units": 0},
     "beam searches by columns": {"has_course": False},
     "levels and shuffled orders": {"patience": 0, "num_shuffles": 0},
     "course of few shards": {"few_shards": 0},
@@ -80,10 +80,9 @@ PARTS: Mapping[str, Mapping[str, Any]] = {
     "limits on columns": {"dim_limits": (1.1, float("inf"))},
     "random changes": {"most_stalled": 0},
     "rounds": {"most_rounds": 0},
-    "merges to fewer shards": {"most_merges": 0},
     "moves by traffic": {"has_moves_by_traffic": False},
     "end near the bound": {"near": 0.0},
-    "half of the moves": {"num_targets": 8, "num_source_shards": 32},
+    "half of the moves": {"num_targets": 8, "num_judged": 16},
 }
 MIXED_PARTS: Mapping[str, Mapping[str, Any]] = {
     "assignments of 4 powers, not 2": {"powers": (4, 16)},

@@ -41,17 +41,16 @@ class SearchTuning:
 
     most_small_units: int = 100
     """A set of more is large: descents take long, and few of them are made."""
-    most_opened_units: int = 2000
-    """A set of more has no opening: no descent comes to an end."""
-    most_assigned_units: int = 1200
-    """A set of more has no assignments, and is left to conversions."""
+    most_opened_units: int = 1200
+    """A set of more has no opening, of which no descent comes to an end, and no assignments."""
     num_best: int = 3
     """Placements or proposals that descents go on from, and states that the beam keeps, as many as the reference's."""
     num_candidates: int = 10
     """Units split per level and criterion, as in the reference; states that are shuffled; placements that descend, and
     packings that are kept."""
     num_judged: int = 32
-    """Candidates per step that the networks judge."""
+    """Candidates per step that the networks judge, also merges of one unit, the narrowest shards first; and shards of a
+    device, spread evenly over its loads, that a move may take."""
     num_judged_placements: int = 24
     """Of the placements made together, the cheapest by additive loads, which the networks judge."""
     least_gain: float = 1e-4
@@ -65,11 +64,8 @@ class SearchTuning:
     near: float = 1.05
     """Times the lower bound, below which a short search of a large set follows the opening."""
 
-    num_nodes_tried: int = 2
-    """Least loaded nodes for a table_row_wise table."""
-
-    load_shares: tuple[float, ...] = (INFINITE, 1.0, 0.7, 0.5, 0.35, 0.2)
-    """Of proposals: largest shard over a device's mean load."""
+    longest: tuple[float, ...] = (INFINITE, 1.0, 0.7, 0.5, 0.35, 0.2)
+    """Of proposals and of assignments: largest shard over a device's mean load."""
     widths: tuple[int, ...] = (64, 32, 16)
     """Of proposals: most columns of any shard; even widths suit sets whose tables are much alike."""
     memory_shares: tuple[float, ...] = (1.0, 0.5)
@@ -85,8 +81,6 @@ class SearchTuning:
     """Limits on columns and prices of memory, where one pass for each proposal must do."""
     patience: int = 3
     """Levels without a lower smooth cost before the beam search ends."""
-    most_levels: int = 10
-    """Of the beam search, as many as the reference's."""
     num_shuffles: int = 64
     """Orders in which a state is placed again."""
     most_shuffle: float = 0.2
@@ -95,13 +89,10 @@ class SearchTuning:
     """Whether beam searches over cuts follow the opening."""
     few_shards: int = 4
     """Most shards of a table in the first of them, and in every other random change; 0: no limit in any."""
-    most_merges: int = 64
-    """Of one unit that are judged per round, the narrowest shards first."""
 
     num_targets: int = 16
-    """Least loaded devices that a move may use, a split half of them; more find little on the public workloads."""
-    num_source_shards: int = 64
-    """Shards of the source tried per move, spread evenly over its loads; a quarter of them, the largest, to split."""
+    """Least loaded devices that a move may use, a split half of them; more find little on the public workloads. As many
+    shards, the largest, may be split."""
     num_random_moves: int = 3
     """Of a random change; more forget what the last descent found."""
     has_moves_by_traffic: bool = True
@@ -111,8 +102,6 @@ class SearchTuning:
 
     powers: tuple[int, ...] = (2, 4, 8, 16)
     """Of the means by which assignments are descended."""
-    longest: tuple[float, ...] = (4.0, 3.0, 2.0, 1.5, 1.2, 1.0, 0.8, 0.6, 0.4)
-    """Times of the longest shard of an assignment, as shares of a device's mean load."""
     num_assignments: int = 2
     """Of each power, that are dealt out."""
     num_changed: tuple[int, ...] = (1, 2, 4)

@@ -118,7 +118,7 @@ class Assignments:
         Best first. Each differs from the others in its forms, and has some. ``sets`` are the sets of families that
         they may use.
         """
-        if len(self._starts) > self._problem.tuning.most_assigned_units:
+        if len(self._starts) > self._problem.tuning.most_opened_units:
             return []
         begun = self._begun(sets)
         if begun is None:
@@ -288,7 +288,7 @@ class Assignments:
         parts = self._sums, self._levels, self._uneven
         least_ms = self._values(ways, powers)
         order = np.argsort(-self._cost[self._starts], kind="stable").tolist()
-        for _ in range(min(self._problem.tuning.most_rounds, self._problem.tuning.most_assigned_units // len(order))):
+        for _ in range(min(self._problem.tuning.most_rounds, self._problem.tuning.most_opened_units // len(order))):
             before_ms = least_ms.copy()
             state = [values[ways].sum(axis=1) for values in parts]
             longest = of_longest[every[:, None], ways].sum(axis=1)

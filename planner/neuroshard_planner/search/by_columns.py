@@ -288,7 +288,7 @@ def _merge(problem: Problem, placement: Placement, unit: int, limit_ms: float) -
     own = np.flatnonzero(problem.kinds.unit[placement.kinds] == unit)
     own = own[np.argsort(problem.kinds.num_columns[placement.kinds[own]], kind="stable")]
     pairs = [(leaves, grows) for leaves in own.tolist() for grows in own.tolist() if leaves != grows][
-        : problem.tuning.most_merges
+        : problem.tuning.num_judged
     ]
     options = [_after(problem, placement, leaves, grows) for leaves, grows in pairs]
     options = [option for option in options if problem.fits(option)]

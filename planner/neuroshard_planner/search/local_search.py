@@ -185,7 +185,7 @@ class LocalSearch:
         targets = loaded.argsort(kind="stable")
         targets = targets[targets != source][: tuning.num_targets]
         wanted = (loaded[source] - loaded[targets]) / 2
-        some = _spread(shards, tuning.num_source_shards)
+        some = _spread(shards, tuning.num_judged)
         moves = CandidateMoves.concatenated(
             [
                 relocations(self._problem, state, some, targets),
@@ -195,7 +195,7 @@ class LocalSearch:
         )
         if self._take_best(state, view, moves):
             return True
-        largest, near = shards[-tuning.num_source_shards // 4 :], slice(tuning.num_targets // 2)
+        largest, near = shards[-tuning.num_targets :], slice(tuning.num_targets // 2)
         parts = splits(self._problem, state, largest, targets[near], load=load, wanted=wanted[near])
         return self._take_best(state, view, parts)
 

@@ -276,10 +276,9 @@ class Forms:
             if len(devices) >= count:
                 yield PlacedOption(unit, form.kinds, devices[:count])
         elif form.family == NODE_ROWS:
-            nodes = places.nodes(form.needed_bytes)
-            for first in range(min(self._problem.tuning.num_nodes_tried, len(nodes) - count + 1)):
-                chosen = nodes[first : first + count]
-                yield PlacedOption(unit, form.kinds, (chosen[:, None] * size + self._every[:size]).ravel())
+            nodes = places.nodes(form.needed_bytes)[:count, None]
+            if len(nodes) == count:
+                yield PlacedOption(unit, form.kinds, (nodes * size + self._every[:size]).ravel())
         elif places.least_room_bytes >= form.needed_bytes:
             yield PlacedOption(unit, form.kinds, self._every)
 

@@ -95,7 +95,7 @@ class SplitSearch:
         grid = [(limit, price) for limit in tuning.dim_limits for price in tuning.memory_prices]
         beam = self._best(((state, grid) for state in self._proposals()), tuning.num_best)
         waited = 0
-        while beam and waited < tuning.patience and self.levels < tuning.most_levels:
+        while beam and waited < tuning.patience:
             if self._problem.work >= self._work_budget:
                 break
             self.levels += 1
@@ -128,7 +128,7 @@ class SplitSearch:
         capacity = self._problem.memory.shard_capacity_bytes
         states = []
         is_narrow = [kinds.num_columns[largest] <= width for width in (np.inf, *tuning.widths)]
-        for memory_share, narrow, load_share in product(tuning.memory_shares, is_narrow, tuning.load_shares):
+        for memory_share, narrow, load_share in product(tuning.memory_shares, is_narrow, tuning.longest):
             small = (
                 (self._loads[largest] <= load_share * self._mean_load)
                 & narrow

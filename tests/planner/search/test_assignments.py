@@ -158,7 +158,7 @@ def test_what_fits_no_mean_device_is_followed_nowhere(memory_gib: float, *, fits
 def test_a_set_of_too_many_units_has_none() -> None:
     """Descents that cannot try every unit once are not begun."""
     asked = problem(1.0, 2.0, 3.0)
-    few = problem_of(asked.request, tuning=SearchTuning(most_assigned_units=2))
+    few = problem_of(asked.request, tuning=SearchTuning(most_opened_units=2))
 
     assert assignments_of(asked).promising(EVERY_FAMILY, count=2)
     assert assignments_of(few).promising(EVERY_FAMILY, count=2) == []

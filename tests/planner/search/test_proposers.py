@@ -45,15 +45,13 @@ def test_candidates_come_cheapest_first_and_are_distinct() -> None:
     assert problem.total_ms([candidate.placement for candidate in found]).tolist() == totals
 
 
-def test_levels_end_at_their_limit() -> None:
-    """None leave the proposals."""
-    for most_levels in (0, 1):
-        tuning = SearchTuning(most_levels=most_levels)
-        _, _, search = search_of(request(*tables(6, pooling_factor=20.0)), tuning=tuning)
+def test_without_patience_no_level_follows_the_proposals() -> None:
+    """What is left are the proposals, in shuffled orders too."""
+    _, _, search = search_of(request(*tables(6, pooling_factor=20.0)), tuning=SearchTuning(patience=0))
 
-        search.run()
+    search.run()
 
-        assert search.levels <= most_levels
+    assert search.levels == 0
 
 
 def test_levels_without_a_better_plan_end_the_search() -> None:
