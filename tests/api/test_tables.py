@@ -5,7 +5,7 @@ import math
 import pytest
 from hypothesis import given
 from neuroshard_api.documents.document import DocumentError
-from neuroshard_api.documents.tables import REUSE_BINS, DataType, Table, TableSet
+from neuroshard_api.documents.tables import REUSE_BINS, DataType, Pooling, Table, TableSet
 from support.builders import table, table_set
 from support.depth import generated
 from support.strategies import table_sets
@@ -143,3 +143,13 @@ def test_factors_of_repeats_need_the_run_they_were_measured_at() -> None:
     with pytest.raises(ValueError, match="session_run: is needed, since table 'a' has a duplication_factor"):
         table_set(table("a", duplication_factor=2.0))
     assert table_set(table("a", duplication_factor=2.0), session_run=8).session_run == 8
+
+
+def test_the_repeats_of_a_feature_are_in_one_group() -> None:
+    """Its lists are left out of a batch for all tables that look it up; a sequence takes no part."""
+    first, second = (
+        table(name, feature_names=("clicks",), duplication_group=name, duplication_factor=2.0) for name in ("a", "b")
+    )
+    with pytest.raises(ValueError, match=r"'clicks' is in 'a' by table 'a', and in 'b' by table 'b'; hint: give both"):
+        table_set(first, second, session_run=8)
+    assert table_set(first, second.model_copy(update={"pooling": Pooling.NONE}), session_run=8).tables[0] == first

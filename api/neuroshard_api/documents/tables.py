@@ -282,6 +282,22 @@ class TableSet(Document):
         return self
 
     @model_validator(mode="after")
+    def _features_of_one_group(self) -> Self:
+        owner: dict[str, Table] = {}
+        for table in self.tables:
+            if table.duplication_group is None or table.is_sequence:
+                continue
+            for feature in table.features:
+                other = owner.setdefault(feature, table)
+                if other.duplication_group != table.duplication_group:
+                    raise ValueError(
+                        f"tables[].duplication_group: feature {feature!r} is in {other.duplication_group!r} by table "
+                        f"{other.name!r}, and in {table.duplication_group!r} by table {table.name!r}; hint: give both "
+                        "tables one group"
+                    )
+        return self
+
+    @model_validator(mode="after")
     def _unique_names(self) -> Self:
         counts = Counter(table.name for table in self.tables)
         repeated = sorted(name for name, count in counts.items() if count > 1)
