@@ -33,18 +33,27 @@ def repeating_groups(request: PlanRequest) -> tuple[DeduplicatedGroup, ...]:
     """Return the groups that a request leaves repeats of out, in its order; without their savings."""
     groups = []
     for name in request.deduplicate or ():
-        members = [table for table in request.tables.tables if table.duplication_group == name]
+        members = members_of(name, request)
         if members:
-            features = tuple(feature for table in members for feature in table.features)
+            features = tuple(dict.fromkeys(feature for table in members for feature in table.features))
             factor = batch_factor(_factor(members), request.batch_size_per_device)
             form = DeduplicationForm.GROUPED if name in (request.grouped or ()) else DeduplicationForm.FIRST_SAMPLE
             groups.append(DeduplicatedGroup(group=name, features=features, form=form, factor=factor))
     return tuple(groups)
 
 
+def members_of(group: str, request: PlanRequest) -> Sequence[Table]:
+    """Return the tables of a group whose repeats may be left out: bags, for sequences are looked up as they are."""
+    return [table for table in request.tables.tables if _group_of(table) == group]
+
+
+def _group_of(table: Table) -> str | None:
+    return None if table.is_sequence else table.duplication_group
+
+
 def is_grouped(table: Table, request: PlanRequest) -> bool:
     """Return whether a table is in the collection of a group in the grouped form."""
-    return table.duplication_group is not None and table.duplication_group in (request.grouped or ())
+    return _group_of(table) in (request.grouped or ())
 
 
 def sent_shares(request: PlanRequest) -> FloatArray:
@@ -71,11 +80,11 @@ def batch_factor(factor: float, batch_size: int) -> float:
 
 def looked_up(request: PlanRequest) -> PlanRequest:
     """Return the request with the lookups and hits of distinct lists alone; memory is not to be taken from it."""
-    factors = {group.group: group.factor for group in repeating_groups(request)}
+    factors: dict[str | None, float] = {group.group: group.factor for group in repeating_groups(request)}
     if not factors:
         return request
     tables = tuple(
-        without_repeats(table, factors[table.duplication_group]) if table.duplication_group in factors else table
+        without_repeats(table, factors[group]) if (group := _group_of(table)) in factors else table
         for table in request.tables.tables
     )
     return request.model_copy(update={"tables": request.tables.model_copy(update={"tables": tables})})
@@ -83,15 +92,15 @@ def looked_up(request: PlanRequest) -> PlanRequest:
 
 def expansion_ms(request: PlanRequest, costs: TransferModel) -> float:
     """Return the time to copy pooled embeddings to the repeats of a device's samples, forward and backward."""
-    groups = frozenset(request.deduplicate or ())
-    members = [table for table in request.tables.tables if table.duplication_group in groups]
+    of_groups = [members_of(name, request) for name in dict.fromkeys(request.deduplicate or ())]
+    members = [table for own in of_groups for table in own]
     if not members:
         return 0.0
     features = sum(table.num_features for table in members)
     columns = sum(table.embedding_dim * table.num_features for table in members)
     row_bytes = columns * BYTES_PER_ELEMENT[request.memory.output_data_type]
     samples = request.batch_size_per_device
-    num_groups = len({table.duplication_group for table in members})
+    num_groups = sum(map(bool, of_groups))
     return costs.expansion_ms(features, samples * num_groups, samples * row_bytes)
 
 
@@ -106,8 +115,7 @@ def product_saved_ms(request: PlanRequest, group: str, costs: TransferModel) -> 
     if rank is None or not found:
         return None
     samples = request.batch_size_per_device
-    members = [table for table in request.tables.tables if table.duplication_group == group]
-    columns = sum(table.embedding_dim * table.num_features for table in members)
+    columns = sum(table.embedding_dim * table.num_features for table in members_of(group, request))
     flops = 2.0 * columns * rank * samples * (1 - 1 / found[0].factor)
     row_bytes = rank * BYTES_PER_ELEMENT[DataType.FP32]
     copies_ms = costs.expansion_ms(1, samples, samples * row_bytes)

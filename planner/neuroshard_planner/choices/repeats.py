@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from neuroshard_api.documents.plan import DeduplicatedGroup, DeduplicationForm, Plan
 from neuroshard_api.documents.plan_choices import ChoiceName
 from neuroshard_api.documents.request import PlanRequest
-from neuroshard_costs.deduplication import product_saved_ms, repeating_groups
+from neuroshard_costs.deduplication import members_of, product_saved_ms, repeating_groups
 
 from neuroshard_planner.choices.trials import Trials, cheaper_ms
 from neuroshard_planner.plans.moved_bytes import priced_ms
@@ -89,9 +89,8 @@ class RepeatsChoice:
         request = plan.request
         if request.topology.num_devices == 1 and request.joint_product_columns is None:  # nothing travels
             return plan
-        tables = request.tables.tables
         columns = {
-            name: sum(table.embedding_dim * table.num_features for table in tables if table.duplication_group == name)
+            name: sum(table.embedding_dim * table.num_features for table in members_of(name, request))
             for name in request.deduplicate or ()
             if name not in (request.grouped or ())
         }

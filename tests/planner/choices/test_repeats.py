@@ -7,10 +7,10 @@ from neuroshard_api.documents.bundle import CollectionParts
 from neuroshard_api.documents.plan import GivenPlan, Plan, PlanCost
 from neuroshard_api.documents.plan_choices import ChoiceName
 from neuroshard_api.documents.request import Constraints, PlanRequest, SearchSettings
-from neuroshard_api.documents.tables import Table
+from neuroshard_api.documents.tables import Pooling, Table
 from neuroshard_api.sharding.collectives import CollectiveKind
 from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType
-from neuroshard_costs.deduplication import product_saved_ms
+from neuroshard_costs.deduplication import is_grouped, looked_up, product_saved_ms, repeating_groups
 from neuroshard_costs.step_cost import added_calls_ms
 from neuroshard_planner.errors import RequestError
 from neuroshard_planner.planning import searched
@@ -88,6 +88,29 @@ def test_a_group_that_saves_nothing_is_kept_whole() -> None:
 
     assert [group.group for group in plan.deduplication or ()] == ["seen"]
     assert plan.resolved.deduplicate == ("seen",)
+
+
+def test_a_feature_of_several_tables_is_in_its_group_once() -> None:
+    """Also where these are the blocks of one table's columns, which are wider than a kernel takes."""
+    several = [history(name, 8.0, "user", feature_names=("seen",)) for name in ("short", "long")]
+    wide_blocks = history("wide", 8.0, "user", embedding_dim=4096, num_embeddings=1000)
+
+    groups = [group for each in (several, [wide_blocks]) for group in planned(asked(*each)).deduplication or ()]
+
+    assert [group.features for group in groups] == [("seen",), ("wide",)]
+
+
+def test_a_sequence_of_a_group_is_looked_up_as_it_is() -> None:
+    """The trainer leaves out repeats of bags alone."""
+    request = asked(history("seen", 8.0, "user"), history("clicks", 8.0, "user", pooling=Pooling.NONE))
+
+    (group,) = repeating_groups(request)
+    seen, clicks, *_ = looked_up(request).tables.tables
+
+    assert group.features == ("seen",)
+    assert seen.pooling_factor < clicks.pooling_factor == 40.0
+    assert not is_grouped(clicks, request.model_copy(update={"grouped": ("user",)}))
+    assert not plan_problems(planned(request))
 
 
 def test_memory_has_room_for_a_batch_without_repeats() -> None:
