@@ -323,6 +323,25 @@ def test_watching_ends_with_the_job(neuroshard: Any, kubectl: Kubectl, stage: st
     assert result.out.splitlines()[0].endswith(f" job: {stage} (Because)")
 
 
+@pytest.mark.parametrize(("stage", "code"), [("Succeeded", 0), ("Failed", 10)])
+def test_watching_a_sweep_ends_with_its_jobs(neuroshard: Any, kubectl: Kubectl, stage: str, code: int) -> None:
+    """Each change of a variant's state has a line; the job that the sweep was made of is not waited for."""
+    for name, own in (("hats-00", "Succeeded"), ("hats-01", stage)):
+        job = job_data(name)
+        job["metadata"]["labels"] = {"training.neuroshard.dev/sweep": "hats"}
+        kubectl.create(job)
+        kubectl.patch("dlrmtrainingjob", name, {"status": {"stage": own, "message": "ended"}}, subresource="status")
+    kubectl.create(job_data("hats"))
+    where = ("--namespace", kubectl.namespace)
+
+    result = neuroshard("status", "hats", *where, "--watch")
+
+    told = [line.split(" ", 1)[1] for line in result.out.splitlines()[:2]]
+    assert (result.code, told) == (code, ["hats-00: Succeeded", f"hats-01: {stage}"])
+    table = "\n".join(result.out.splitlines()[2:])
+    assert neuroshard("status", "hats", *where).out.rstrip().endswith(table)
+
+
 def test_a_job_without_pods_has_no_logs(neuroshard: Any, kubectl: Kubectl) -> None:
     """It is new, or the operator does not run."""
     result = neuroshard("logs", submitted(kubectl), "--namespace", kubectl.namespace)

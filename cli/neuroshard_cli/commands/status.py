@@ -3,7 +3,9 @@
 import contextlib
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,6 +18,7 @@ from neuroshard_cli.shared.request_options import JsonOption
 if TYPE_CHECKING:
     from neuroshard_api.job.training_job import DLRMTrainingJob
     from neuroshard_report.sweep import VariantResult
+    from rich.console import RenderableType
 
 LOOK_EVERY_S = 2.0
 
@@ -28,9 +31,7 @@ def status(
     namespace: NamespaceOption = None,
     watch: Annotated[
         bool,
-        typer.Option(
-            "--watch", "-w", help="Follow the job until it has ended: in place on a terminal, else line by line."
-        ),
+        typer.Option("--watch", "-w", help="Follow all until it has ended: in place on a terminal, else line by line."),
     ] = False,
     json: JsonOption = False,
 ) -> None:
@@ -38,17 +39,17 @@ def status(
 
     A sweep has the name of the job that it was made of. Where that is in the cluster too, both are shown.
     """
-    from dataclasses import asdict, replace
+    from dataclasses import asdict
 
     from neuroshard_report.sweep import best_first
     from neuroshard_report.terminal.job import render_job
     from neuroshard_report.terminal.sweep import render_results
 
     with jobs_client(namespace) as jobs:
+        of_sweep = jobs.of_sweep(name)
         if watch:
-            raise typer.Exit(watch_job(jobs, name))
-        of_sweep = (each for raw in jobs.of_sweep(name) for each in _variants(parsed(raw)))
-        variants = [replace(each, number=number) for number, each in enumerate(of_sweep)]
+            raise typer.Exit(_watch_sweep(jobs, name) if of_sweep else watch_job(jobs, name))
+        variants = _numbered(map(parsed, of_sweep))
         raw = jobs.find(name) if variants else jobs.read(name)
         if json:
             listed = [asdict(each) for each in best_first(variants)]
@@ -60,6 +61,13 @@ def status(
             _print_drift(jobs, found)
         if variants:
             print_text(render_results(variants))
+
+
+def _numbered(jobs: "Iterable[DLRMTrainingJob]") -> "list[VariantResult]":
+    """Return the variants of the jobs of a sweep, each with its place."""
+    from dataclasses import replace
+
+    return [replace(each, number=number) for number, each in enumerate(chain.from_iterable(map(_variants, jobs)))]
 
 
 def _variants(job: "DLRMTrainingJob") -> "Iterator[VariantResult]":
@@ -125,6 +133,50 @@ def _drift_line(jobs: JobsClient, job: "DLRMTrainingJob") -> str | None:
     return f"drift: {drift.headline}"
 
 
+def _watch_sweep(jobs: JobsClient, name: str) -> ExitCode:
+    """Show the variants of a sweep until their jobs have ended, then all of them; tell whether all jobs succeeded.
+
+    On a terminal they are shown in place, below the job that they were made of where that is in the cluster too; that
+    one is not waited for. Elsewhere a line is printed whenever the state of a variant changes.
+    """
+    from neuroshard_api.job.status import Stage
+    from neuroshard_report.terminal.job import render_job
+    from neuroshard_report.terminal.sweep import render_results
+    from rich.console import Group
+
+    told: dict[str, str] = {}
+    with _shown_in_place() as show:
+        while True:
+            found = list(map(parsed, jobs.of_sweep(name)))
+            variants, stages = _numbered(found), [each.status.stage if each.status else None for each in found]
+            if show is not None:
+                own = jobs.find(name)
+                show(Group(*([] if own is None else [render_job(parsed(own))]), render_results(variants)))
+            else:
+                for each in variants:
+                    if told.get(each.name) != each.state:
+                        print_document(f"{time.strftime('%H:%M:%S')} {each.name}: {each.state}\n")
+                        told[each.name] = each.state
+            if all(stage in (Stage.SUCCEEDED, Stage.FAILED) for stage in stages):
+                break
+            time.sleep(LOOK_EVERY_S)
+    print_text(render_results(variants))
+    return ExitCode.JOB_FAILED if Stage.FAILED in stages else ExitCode.OK
+
+
+@contextlib.contextmanager
+def _shown_in_place() -> "Iterator[Callable[[RenderableType], None] | None]":
+    """Yield a function that shows something in place of the last on a terminal. None: there is no terminal."""
+    from rich.live import Live
+
+    console = progress_console()
+    if not console.is_terminal:
+        yield None
+        return
+    with Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop") as live:
+        yield partial(live.update, refresh=True)
+
+
 def watch_job(jobs: JobsClient, name: str) -> ExitCode:
     """Show a job until it has ended, then the whole; tell whether it succeeded.
 
@@ -133,24 +185,20 @@ def watch_job(jobs: JobsClient, name: str) -> ExitCode:
     from neuroshard_api.job.status import Stage
     from neuroshard_report.terminal.job import render_headline, render_job
     from rich.console import Group
-    from rich.live import Live
 
     told = ""
-    console = progress_console()
-    live = Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop")
-    with live if console.is_terminal else contextlib.nullcontext():
+    with _shown_in_place() as show:
         while True:
             job = parsed(jobs.read(name))
             headline = render_headline(job)
             stage = job.status.stage if job.status else None
-            has_ended = stage in (Stage.SUCCEEDED, Stage.FAILED)
-            if console.is_terminal:
+            if show is not None:
                 drift = _drift_line(jobs, job)
-                live.update(Group(render_job(job), *([drift] if drift else [])), refresh=True)
+                show(Group(render_job(job), *([drift] if drift else [])))
             elif headline != told:
                 print_document(f"{time.strftime('%H:%M:%S')} {headline}\n")
                 told = headline
-            if has_ended:
+            if stage in (Stage.SUCCEEDED, Stage.FAILED):
                 break
             time.sleep(LOOK_EVERY_S)
     print_text(render_job(job))
