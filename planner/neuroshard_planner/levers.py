@@ -4,17 +4,18 @@ Each lever is priced by one evaluation that takes a part of a search:
 
 lever                                    promise
 types on the wire and of tables, batch   price of the plan's own placement: all tables change alike, and stay
+batch that saves, of few tables          the plan's own placement after a descent: long steps are cut otherwise
 repeats, of few tables                   the plan's own placement after a descent, in the cheaper of two forms
 repeats, of many tables                  the plan's cost, times the lower bound without repeats over that with them
 groups, nodes, of few tables             a short search, and what a whole one finds below it: there are other devices
 groups, nodes, of many tables            the plan's cost, times that of its cuts on even devices there over that here
 
-The first two are costs of real placements, so that a search finds no worse. Those of many tables promise what a search
-would find where the best plan is as far above its bound, or above even devices, as this plan is: what keeps a plan from
-them, cuts that cost and devices that are uneven, is mostly due to the tables and stays. A short search of many tables
-ends far above what a whole one finds. Short searches are in the plan's sharding types, but where the plan is far above
-its bound: there a change as small as that of repeats may call for others, and both are searched in all. On other
-devices nothing is searched where the bound alone says that the lever is not named.
+The first three are costs of real placements, so that a search finds no worse. Those of many tables promise what a
+search would find where the best plan is as far above its bound, or above even devices, as this plan is: what keeps a
+plan from them, cuts that cost and devices that are uneven, is mostly due to the tables and stays. A short search of
+many tables ends far above what a whole one finds. Short searches are in the plan's sharding types, but where the plan
+is far above its bound: there a change as small as that of repeats may call for others, and both are searched in all.
+On other devices nothing is searched where the bound alone says that the lever is not named.
 
 Other batch sizes and numbers of nodes are judged by the time per sample. Levers that do not save more than the cost
 models can distinguish, and than the promises are wrong by, are not named.
@@ -158,9 +159,11 @@ class Promises:
             return None
         on_placement_ms = float(problem.total_ms([placement])[0])
         is_by_columns = all(table.sharding_type.is_by_columns for table in plan.tables)
+        may_change = _has_few(request) and problem.host_tables is None and is_searched(plan.tables, problem)
+        if lever.name is LeverName.BATCH_SIZE and may_change and saved_share(plan, lever, on_placement_ms) > 0:
+            return refined_ms(problem, placement)
         if lever.name in ALIKE and (is_by_columns or lever.name is not LeverName.WIRE_TYPES):
             return on_placement_ms
-        may_change = _has_few(request) and problem.host_tables is None and is_searched(plan.tables, problem)
         if lever.name is LeverName.REPEATS and may_change:
             return min(on_placement_ms, self._without_repeats_ms(problem))
         # Rows and copies may avoid the all-to-alls that narrow types shorten.

@@ -10,8 +10,11 @@ from neuroshard_api.documents.request import Algorithm, Constraints, PlanRequest
 from neuroshard_api.documents.tables import DataType, Optimizer
 from neuroshard_api.documents.topology import Link
 from neuroshard_api.job.training_job import DLRMTrainingJob
+from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_api.sharding.replication import ReplicationChoices
 from neuroshard_planner.levers import PROMISE_ERROR, LeverRequest, Promises, questions, saved_share, with_levers
+from neuroshard_planner.plans.tables import placement_of
+from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from neuroshard_report.terminal.plan import render_plan
 from rich.console import Console
@@ -130,6 +133,26 @@ def test_other_batch_sizes_and_nodes_are_judged_by_the_time_per_sample() -> None
     plan = planned(builders.request(search=builders.QUICK))
     twice = LeverRequest(LeverName.BATCH_SIZE, "", plan.request, "", "", 2 * plan.request.global_batch_size)
     assert saved_share(plan, twice, 1.5 * plan.predicted.total_ms) == pytest.approx(0.25)
+
+
+def test_another_batch_is_promised_after_a_descent_from_the_plan() -> None:
+    """Two whole tables leave two of four devices idle, until a descent cuts them."""
+    request = builders.request(
+        *builders.tables(2, embedding_dim=256, pooling_factor=200.0),
+        topology=builders.topology(4),
+        batch_size_per_device=8192,
+        constraints=Constraints(sharding_types=(ShardingType.TABLE_WISE,)),
+        search=SearchSettings(work_budget=4000),
+    )
+    free = request.model_copy(update={"constraints": Constraints(sharding_types=BY_COLUMNS)})
+    plan, costs = planned(request).model_copy(update={"request": free}), ExactCosts(request.topology.device)
+    twice, _ = (each for each in questions(plan, costs=costs) if each.name is LeverName.BATCH_SIZE)
+
+    promised = Promises(plan, costs=costs).total_ms(twice)
+
+    problem = Problem(twice.request, costs)
+    assert promised == pytest.approx(planned(twice.request).predicted.total_ms, rel=0.03)
+    assert 1.1 * (promised or 0.0) < float(problem.total_ms([placement_of(plan.tables, problem)])[0])
 
 
 def test_other_nodes_of_few_tables_are_promised_by_a_short_search() -> None:
