@@ -102,7 +102,7 @@ def test_kueue_admits_holds_and_preempts(cluster: Cluster, namespace: Namespace)
         submit("urgent", "high")
         eventually("the urgent one is admitted", lambda: not suspended("urgent"))
         eventually("the first is suspended", lambda: suspended("first"))
-        assert condition(namespace.kubectl.get("job", "first"), "Suspended")
+        eventually("the first says so", lambda: condition(namespace.kubectl.get("job", "first"), "Suspended"))
     finally:
         # While Kueue is still there: it keeps a workload, and so the namespace, until it has let go of it.
         namespace.kubectl("delete", "jobs", "--all")

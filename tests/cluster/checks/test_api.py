@@ -4,6 +4,7 @@ import json
 
 import pytest
 from neuroshard_cluster.cluster import Cluster
+from neuroshard_cluster.diagnosis import audited
 from neuroshard_cluster.errors import CommandError
 from neuroshard_cluster.plugin import Namespace
 from neuroshard_cluster.waiting import eventually
@@ -104,7 +105,7 @@ def test_writes_are_audited(cluster: Cluster, namespace: Namespace) -> None:
     namespace.kubectl.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "seen"}})
 
     def writers() -> list[str]:
-        entries = [json.loads(line) for line in cluster.audit_log.read_text().splitlines() if namespace.name in line]
+        entries = map(json.loads, audited(cluster.audit_log, namespace.name))
         return [entry["user"]["username"] for entry in entries if entry["objectRef"].get("name") == "seen"]
 
     eventually("the write is in the audit log", writers)

@@ -51,7 +51,7 @@ def test_pods_and_gpus_survive_a_kubelet_restart(cluster: Cluster, namespace: Na
 
     namespace.kubectl.create(job("after", pod_spec("exit", "0", nodeName=node)))
     namespace.kubectl("wait", "--for=condition=Complete", "job/after", "--timeout=600s")
-    assert gpus(cluster, node) == 8
+    eventually("the node has its GPUs", lambda: gpus(cluster, node), accept=lambda found: found == 8)
     assert namespace.kubectl.get("pod", runner)["status"]["containerStatuses"][0]["restartCount"] == 0
 
 
@@ -98,9 +98,10 @@ def test_broken_node_loses_its_gpus_and_readiness(cluster: Cluster) -> None:
     """A broken node offers no GPUs at once, turns NotReady by itself, and comes back whole."""
     node = cluster.nodes()[-1]
     cluster.break_node(node)
-
-    assert gpus(cluster, node) == 0
-    eventually("the node turns NotReady", lambda: not is_ready(cluster, node))
-    cluster.mend_node(node)
+    try:
+        assert gpus(cluster, node) == 0
+        eventually("the node turns NotReady", lambda: not is_ready(cluster, node))
+    finally:
+        cluster.mend_node(node)
     eventually("the node has its GPUs again", lambda: gpus(cluster, node))
     assert is_ready(cluster, node)

@@ -64,7 +64,7 @@ def test_suspend_and_resume(namespace: Namespace) -> None:
 
     namespace.kubectl.patch("job", "paused", {"spec": {"suspend": True}})
     eventually("no pod is left", lambda: not phases(namespace))
-    assert condition(namespace.kubectl.get("job", "paused"), "Suspended")
+    eventually("the Job says so", lambda: condition(namespace.kubectl.get("job", "paused"), "Suspended"))
 
     namespace.kubectl.patch("job", "paused", {"spec": {"suspend": False}})
     eventually("the pod runs again", lambda: phases(namespace) == ["Running"])

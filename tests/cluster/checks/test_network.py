@@ -33,8 +33,9 @@ def answered(port: int) -> str:
 
 
 def fetched(namespace: Namespace, client: str, url: str) -> str:
-    """Return a pod's answer from a URL; it tries for 10 s."""
-    return namespace.kubectl("exec", client, "--", "python3", "/probe.py", "fetch", url, "100").strip()
+    """Return a pod's answer from a URL, which may take a while to be there."""
+    asks = ("exec", client, "--", "python3", "/probe.py", "fetch", url)
+    return eventually(f"{client} has an answer", lambda: namespace.kubectl(*asks).strip())
 
 
 def test_workers_find_each_other_by_name(namespace: Namespace) -> None:
@@ -67,15 +68,16 @@ def test_pod_reaches_the_api_server(namespace: Namespace) -> None:
     start(namespace, "client", "wait")
     script = "import socket; socket.create_connection(('kubernetes.default.svc', 443), 5); print('open')"
 
-    assert namespace.kubectl("exec", "client", "--", "python3", "-c", script).strip() == "open"
+    asks = ("exec", "client", "--", "python3", "-c", script)
+    assert eventually("the API server answers", lambda: namespace.kubectl(*asks).strip()) == "open"
 
 
 def test_logs_and_exec(namespace: Namespace) -> None:
     """`kubectl logs` and `kubectl exec` reach a pod."""
     start(namespace, "server", "serve")
-    namespace.kubectl("exec", "server", "--", "python3", "/probe.py", "fetch", "http://127.0.0.1:8080", "50")
+    fetched(namespace, "server", "http://127.0.0.1:8080")
 
-    assert "served" in namespace.kubectl("logs", "server")
+    eventually("the log has the request", lambda: "served" in namespace.kubectl("logs", "server"))
 
 
 def test_port_forward(namespace: Namespace) -> None:

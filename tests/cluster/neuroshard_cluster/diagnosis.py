@@ -8,10 +8,13 @@ from neuroshard_cluster.errors import ClusterError
 from neuroshard_cluster.kubectl import Kubectl
 
 KINDS = "pods,jobs,services,configmaps"
+RESOURCES = ("dlrmtrainingjobs.training.neuroshard.dev", "jobsets.jobset.x-k8s.io", "workloads.kueue.x-k8s.io")
+"""Custom resources, which a cluster may not know."""
 EVENT_COLUMNS = "TIME:.lastTimestamp,TYPE:.type,REASON:.reason,OBJECT:.involvedObject.name,MESSAGE:.message"
-SHOWN_LINES = 25
+SHOWN_LINES = 200
+"""Of events, and of each log: where the output is all that is kept of a run, it tells as much as it can."""
 SHOWN_CONTAINERS = 6
-CALL_TIMEOUT_S = 20.0
+CALL_TIMEOUT_S = 60.0
 
 
 def _ask(kubectl: Kubectl, *words: str) -> str:
@@ -22,11 +25,18 @@ def _ask(kubectl: Kubectl, *words: str) -> str:
         return f"{error}\n"
 
 
+def _objects(kubectl: Kubectl, how: str) -> str:
+    """Return the objects of all kinds, without a word on resources that are not defined or that nobody made."""
+    found = [_ask(kubectl, "get", kind, f"--output={how}", "--ignore-not-found") for kind in RESOURCES]
+    known = [each for each in found if "the server doesn't have a resource type" not in each]
+    return "\n".join([*filter(None, known), _ask(kubectl, "get", KINDS, f"--output={how}")])
+
+
 def collect(kubectl: Kubectl, audit_log: Path, folder: Path) -> None:
     """Write everything about the client's namespace into `folder`, one file a subject."""
     files = {
-        "objects.txt": _ask(kubectl, "get", KINDS, "--output=wide"),
-        "objects.yaml": _ask(kubectl, "get", KINDS, "--output=yaml"),
+        "objects.txt": _objects(kubectl, "wide"),
+        "objects.yaml": _objects(kubectl, "yaml"),
         "events.txt": _ask(
             kubectl, "get", "events", "--sort-by=.lastTimestamp", f"--output=custom-columns={EVENT_COLUMNS}"
         ),
@@ -57,6 +67,8 @@ def audited(audit_log: Path, namespace: str) -> Iterator[str]:
         return
     with audit_log.open() as lines:
         for line in lines:
+            if not line.endswith("\n"):  # it is being written
+                return
             about: Mapping[str, str] = json.loads(line).get("objectRef") or {}
             if about.get("namespace") == namespace:
                 yield line

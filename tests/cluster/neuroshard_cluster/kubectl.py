@@ -65,7 +65,7 @@ class Kubectl:
         """Apply the definition of a custom resource `name` (plural.group) and wait until it is served."""
         self.apply(definition)
         # `kubectl wait` fails on a definition that has no conditions yet.
-        established = ("wait", "--for=condition=Established", f"crd/{name}", "--timeout=10s")
+        established = ("wait", "--for=condition=Established", f"crd/{name}", "--timeout=60s")
         eventually(f"{name} is served", lambda: self(*established) + self("get", name))
 
     def create(self, *documents: Mapping[str, Any]) -> None:

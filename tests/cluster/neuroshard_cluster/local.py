@@ -146,7 +146,7 @@ class LocalCluster:
                 stderr=log,
                 start_new_session=True,
             )
-        eventually("the cluster's first process", lambda: self._init_pid(self._processes), within_s=10)
+        eventually("the cluster's first process", lambda: self._init_pid(self._processes))
         inside = self._inside()
         run([*inside, "mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", "/run"])
         network.make_bridge(inside)
@@ -273,13 +273,13 @@ class LocalCluster:
         """Kill a process and keep it down."""
         folder = self._process(process, node)
         (folder / "down").touch()
-        eventually(f"{process} is down", lambda: not (folder / "pid").exists(), within_s=10)
+        eventually(f"{process} is down", lambda: not (folder / "pid").exists())
 
     def start(self, process: str, node: str | None = None) -> None:
         """Let a stopped process run again; for the API server, wait until it is ready."""
         folder = self._process(process, node)
         (folder / "down").unlink(missing_ok=True)
-        eventually(f"{process} is up", (folder / "pid").exists, within_s=10)
+        eventually(f"{process} is up", (folder / "pid").exists)
         if process == "kube-apiserver":
             self._await_api()
 

@@ -25,6 +25,7 @@ from neuroshard_cluster.folders import Home, default_home
 from neuroshard_cluster.held import Row, readable, report
 from neuroshard_cluster.kubectl import Kubectl
 from neuroshard_cluster.providers import PROVIDERS, open_cluster, require_test_context
+from neuroshard_cluster.waiting import eventually
 
 MARKS = {
     "e2e": "needs a running test cluster",
@@ -194,6 +195,8 @@ def namespace(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[Name
     cluster.kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
     artifacts = request.config.getoption("--artifacts") / name
     made = Namespace(name=name, kubectl=cluster.kubectl.in_namespace(name), artifacts=artifacts)
+    # A pod that no controller makes is refused before its account is there, which a busy controller manager makes late.
+    eventually("the namespace has its account", lambda: made.kubectl.get("serviceaccount", "default"))
     request.node.stash[WHERE] = made
     yield made
     # Jobs first: one with backoffLimitPerIndex whose namespace goes while it runs keeps its pods, and they keep that.

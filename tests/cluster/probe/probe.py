@@ -9,7 +9,8 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-LOOKUP_TRIES = 100
+LOOKUP_TRIES = 6000
+"""Ten minutes: the pod of a name may start later, on another node."""
 ADDED = "# added by a container"
 
 
@@ -28,17 +29,13 @@ def serve() -> None:
     http.server.ThreadingHTTPServer(("", 8080), Handler).serve_forever()
 
 
-def fetch(url: str, tries: str = "1") -> None:
-    """Print the answer of `url`; try again once every 0.1 s."""
-    for left in reversed(range(int(tries))):
-        try:
-            with urllib.request.urlopen(url, timeout=2) as answer:
-                print(answer.read().decode(), flush=True)
-                return
-        except OSError as error:
-            if not left:
-                raise SystemExit(f"{url}: {error}") from error
-            time.sleep(0.1)
+def fetch(url: str) -> None:
+    """Print the answer of `url`."""
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            print(answer.read().decode(), flush=True)
+    except OSError as error:
+        raise SystemExit(f"{url}: {error}") from error
 
 
 def resolve(*names: str) -> None:
