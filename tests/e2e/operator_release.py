@@ -51,15 +51,29 @@ class Release:
         """Install or upgrade, and wait until it is ready."""
         words = ("upgrade", "--install", RELEASE, str(chart), "--create-namespace")
         self.helm(*words, "--wait", f"--timeout={READY_WITHIN_S}s", values={**VALUES, **values})
+        self.await_rollout()  # helm waits for the new pods, and not for the end of the old ones
+
+    def await_rollout(self) -> None:
+        """Wait until the operator has the pods that were asked for, all of them ready, and no others."""
+        self.kubectl("rollout", "status", f"deployment/{RELEASE}", f"--timeout={READY_WITHIN_S}s")
 
     def pods(self) -> Sequence[Object]:
         """Return the operator's pods that are not going."""
-        found = self.kubectl.list("pods", selector=f"app.kubernetes.io/instance={RELEASE},pod-template-hash")
-        return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+        return [pod for pod in self._all_pods() if "deletionTimestamp" not in pod["metadata"]]
+
+    def _all_pods(self) -> Sequence[Object]:
+        return self.kubectl.list("pods", selector=f"app.kubernetes.io/instance={RELEASE},pod-template-hash")
+
+    def restarts(self) -> dict[str, int]:
+        """Return the number of restarts of the operator's containers, by pod."""
+        return {
+            pod["metadata"]["name"]: sum(each["restartCount"] for each in pod["status"].get("containerStatuses", []))
+            for pod in self.pods()
+        }
 
     def leader(self) -> Object:
         """Return the pod that works: the holder of the Lease, or the only one, which needs none."""
-        self.kubectl("rollout", "status", f"deployment/{RELEASE}", f"--timeout={READY_WITHIN_S}s")
+        self.await_rollout()
 
         def leads() -> Sequence[Object]:
             pods = self.pods()
@@ -80,9 +94,9 @@ class Release:
         """Have that many replicas, and wait until they are ready or gone."""
         self.kubectl("scale", f"deployment/{RELEASE}", f"--replicas={replicas}")
         if replicas:
-            self.kubectl("rollout", "status", f"deployment/{RELEASE}", f"--timeout={READY_WITHIN_S}s")
+            self.await_rollout()
         else:
-            eventually("the operator is gone", lambda: not self.pods())
+            eventually("the operator is gone", lambda: not self._all_pods())
 
     def logs(self) -> str:
         """Return all that the operator's pods wrote; a kubelet that has just come back knows none of its pods yet."""
@@ -97,6 +111,8 @@ class Release:
         """Yield these users' calls in the audit log."""
         with self.cluster.audit_log.open() as lines:
             for line in lines:
+                if not line.endswith("\n"):  # it is being written
+                    return
                 call = json.loads(line)
                 if call["user"].get("username", "") in users or not users:
                     yield call

@@ -10,7 +10,7 @@ import pytest
 from e2e import jobs
 from e2e.operator_release import Release
 from e2e.tenant import Tenant
-from e2e.test_tenants import MEMORY_LIMIT_KIB, foreign, peak_kib_of, restarts_of
+from e2e.test_tenants import MEMORY_LIMIT_KIB, foreign, peak_kib_of
 from neuroshard_cluster.cluster import Cluster
 from neuroshard_cluster.plugin import Namespace
 
@@ -55,7 +55,7 @@ def test_good_jobs_are_served_next_to_five_minutes_of_hostile_objects(
     release: Release, cluster: Cluster, namespace: Namespace, tmp_path: Path
 ) -> None:
     """Throughout, and by an operator that starts next to what is there; it keeps below 256 MiB and is not restarted."""
-    before, good, began = restarts_of(release), Good(namespace), time.monotonic()
+    before, good, began = release.restarts(), Good(namespace), time.monotonic()
     [operator] = release.pods()
     with foreign(cluster, f"{namespace.name}-other") as other:
         tenants = Tenant(other, tmp_path, seed=0), Tenant(namespace, tmp_path, seed=1)
@@ -67,7 +67,7 @@ def test_good_jobs_are_served_next_to_five_minutes_of_hostile_objects(
         good.finish()
         served = len(good.took_s)
         peaks_kib = [peak_kib_of(operator)]
-        assert restarts_of(release) == before
+        assert release.restarts() == before
         release.kill()
         good.finish()
         peaks_kib.append(peak_kib_of(release.leader()))

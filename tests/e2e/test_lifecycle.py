@@ -18,12 +18,6 @@ def suspend(namespace: Namespace, name: str, *, on: bool) -> None:
     namespace.kubectl.patch(jobs.KIND, name, {"spec": {"suspend": on}})
 
 
-def live_pods(namespace: Namespace, name: str) -> list[str]:
-    """Return the job's pods that have not ended."""
-    pods = jobs.children(namespace.kubectl, name, "pods")
-    return [pod["metadata"]["name"] for pod in pods if pod["status"]["phase"] in ("Pending", "Running")]
-
-
 STAGES = ["Profiling", "Planning", "Launching", "Running"]
 
 
@@ -40,7 +34,7 @@ def test_a_job_rests_in_each_stage_and_goes_on(namespace: Namespace) -> None:
         jobs.wait_for_stage(kubectl, "shop", *STAGES[number:])
         suspend(namespace, "shop", on=True)
         seen = jobs.wait_for_stage(kubectl, "shop", "Suspended")
-        eventually("no pod is left", lambda: live_pods(namespace, "shop"), accept=lambda pods: not pods)
+        jobs.wait_until_none_lives(kubectl, "shop")
         assert jobs.conditions(seen)["Suspended"] == ("True", "SuspendedByUser")
         plans.append(jobs.uids(jobs.children(kubectl, "shop", "configmaps", "plan")))
         suspend(namespace, "shop", on=False)
@@ -81,11 +75,14 @@ def test_a_job_whose_time_is_over_goes_even_if_the_operator_was_away_then(
     release: Release, namespace: Namespace
 ) -> None:
     """The time counts from the end that the status records."""
-    namespace.kubectl.apply(jobs.script_job("shop", "true", runPolicy={"ttlSecondsAfterFinished": 15}))
+    namespace.kubectl.apply(jobs.script_job("shop", "true"))
     jobs.wait_for_stage(namespace.kubectl, "shop", "Succeeded")
     release.scale(0)
-    still_there = jobs.status(namespace.kubectl, "shop")
-    release.scale(1)
+    try:
+        namespace.kubectl.patch(jobs.KIND, "shop", {"spec": {"runPolicy": {"ttlSecondsAfterFinished": 1}}})
+        still_there = jobs.status(namespace.kubectl, "shop")
+    finally:
+        release.scale(1)
 
     def is_gone() -> bool:
         return not namespace.kubectl.list(jobs.KIND)

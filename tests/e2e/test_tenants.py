@@ -59,14 +59,6 @@ def hostile_job(name: str, value: str) -> str:
     return json.dumps(job).replace('"HERE"', value)
 
 
-def restarts_of(release: Release) -> dict[str, int]:
-    """Return the number of restarts of the operator's containers, by pod."""
-    return {
-        pod["metadata"]["name"]: sum(each["restartCount"] for each in pod["status"]["containerStatuses"])
-        for pod in release.pods()
-    }
-
-
 def peak_kib_of(pod: Object) -> int:
     """Return the most memory that the operator in a pod ever had resident."""
     status = (Path("/proc") / str(process_of(pod)) / "status").read_text()
@@ -89,7 +81,7 @@ def test_no_tenant_stops_the_operator(release: Release, cluster: Cluster, namesp
     event loop takes 2 s of processor time. The wall time until a pass begins depends on who else needs the cores, so it
     is not judged. The second job's log shipper outlives its trainer, and hides its end from nobody.
     """
-    kubectl, before = namespace.kubectl, restarts_of(release)
+    kubectl, before = namespace.kubectl, release.restarts()
     [operator] = release.pods()
     passes, _ = seconds_of(release, operator, PASSES)
     _, long = seconds_of(release, operator, TURNS)
@@ -125,7 +117,7 @@ def test_no_tenant_stops_the_operator(release: Release, cluster: Cluster, namesp
         passes_after, _ = seconds_of(release, operator, PASSES)
         _, long_after = seconds_of(release, operator, TURNS)
         peak_kib = peak_kib_of(operator)
-        assert restarts_of(release) == before
+        assert release.restarts() == before
         release.kill()
         kubectl.apply(jobs.script_job("third", "true"))
         jobs.wait_for_stage(kubectl, "third", "Succeeded")
@@ -159,12 +151,11 @@ def test_the_other_jobs_go_on_when_a_watched_namespace_is_deleted(
             jobs.wait_for_stage(namespace.kubectl, "later", "Succeeded")
 
             def is_ready() -> bool:
-                [pod] = release.pods()
-                statuses = pod["status"].get("containerStatuses", [])
-                return bool(statuses) and all(each["ready"] for each in statuses)
+                found = [each for pod in release.pods() for each in pod["status"].get("containerStatuses", [])]
+                return bool(found) and all(each["ready"] for each in found)
 
             eventually("the operator is ready", is_ready)
-            restarts = restarts_of(release)
+            restarts = release.restarts()
         finally:
             release.install()
 
