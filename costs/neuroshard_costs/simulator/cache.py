@@ -22,7 +22,9 @@ def missed_rows(shards: ShardArrays, *, row_bytes: FloatArray, capacity_bytes: F
     The first read of a row always misses; each later one hits with the chance that the row is still there.
     """
     rows = shards.reuse_histogram * shards.unique_rows[:, None]
-    content = ordered_product(rows, _OCCUPANCY.T)
+    # Shards of one table follow each other, and have the same rows in all widths.
+    is_other = np.append(True, (rows[1:] != rows[:-1]).any(axis=1))[: len(rows)]
+    content = ordered_product(rows[is_other], _OCCUPANCY.T)[is_other.cumsum() - 1]
     wanted = np.minimum(capacity_bytes / row_bytes, content[:, -1])
     by_time = content.T.reshape(len(_TIMES), *(1,) * (wanted.ndim - 1), len(rows))
     above = np.clip((by_time < wanted).sum(axis=0), 1, len(_TIMES) - 1)
