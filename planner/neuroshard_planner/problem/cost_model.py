@@ -43,5 +43,6 @@ class CostModel(TransferModel, Protocol):
     def tangent_ms(self, sums: FloatArray, *, num_calls: int) -> tuple[FloatArray, FloatArray] | None:
         """Return times [2] at these sums [q] of least demands and slopes [2, q] of an affine function of such sums.
 
-        No device with this number of calls goes below it. None: no tangent is known.
+        No device with this number of calls goes below it. None: no tangent is known. With a pipeline, further calls
+        add no less to any device than to next to no demands.
         """

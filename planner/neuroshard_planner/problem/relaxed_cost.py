@@ -8,16 +8,18 @@ that share those, the mean has at least the load of the mean over all.
 """
 
 from bisect import bisect_right
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from neuroshard_api.documents.request import Pipeline
 from neuroshard_costs.shards import COLUMNS, NODE_ROWS, REPLICATED, ROWS, FloatArray
 from neuroshard_costs.step_cost import Collective, CollectiveCurve
 
 from neuroshard_planner.problem.problem import Problem
 
 _MARGIN = 1e-9  # that keeps two loads apart
+_LEAST_DEMAND_MS = 1e-10  # less than any shard demands of anything
 COLLECTIVES = {
     COLUMNS: (Collective.POOLED_EMBEDDINGS, Collective.INDICES),
     ROWS: (Collective.ROW_SUMS, Collective.INDICES),
@@ -41,22 +43,30 @@ class TrafficLimits(NamedTuple):
 class RelaxedCost:
     """A convex, non-decreasing function of a mean device's least demands [q] and traffic [collectives], in one row."""
 
-    def __init__(self, problem: Problem, families: Collection[int], limits: TrafficLimits) -> None:
+    def __init__(
+        self, problem: Problem, families: Collection[int], limits: TrafficLimits, single_ms: FloatArray
+    ) -> None:
         """Make the function for placements that use all of these families and no other.
 
         Args:
             problem: whose costs have tangents.
             families: positions in FAMILIES.
             limits: of the traffic of these placements.
+            single_ms: [2] levels of compute that the calls of some shard have at least; its device may make more.
         """
-        self._tangent_ms = problem.tangent_ms
+        self._tangent_ms, self._passes, self._single_ms = problem.tangent_ms, problem.step_cost.passes, single_ms
+        self._num_traits = problem.least_demands(problem.whole[:1]).shape[1]
         self._num_calls = len({ROWS, REPLICATED} & set(families)) + bool({COLUMNS, NODE_ROWS} & set(families))
         step_cost = problem.step_cost
+        if self._num_calls > 1 and problem.request.pipeline is not Pipeline.NONE:
+            # Without a pipeline the host's launches may take longer than the shard.
+            nearly_nothing = np.full(self._num_traits, _LEAST_DEMAND_MS)
+            one, every = (self._times_ms(nearly_nothing, num_calls) for num_calls in (1, self._num_calls))
+            self._single_ms = single_ms + self._passes(every - one)
         used = {collective for family in families for collective in COLLECTIVES[family]}
         if step_cost.has_sequences:
             used -= {Collective.ROW_SUMS}  # rows of sequences are not added up
-        # Indices first: compute alone hides them.
-        in_order = sorted(used, key=lambda each: (each is not Collective.INDICES, each))
+        in_order = sorted(used)
         self._hulls = {
             each: _Hull(step_cost.collective(each), *(float(limit[each]) for limit in limits)) for each in in_order
         }
@@ -64,26 +74,57 @@ class RelaxedCost:
         self._hides_inputs = step_cost.hides_inputs
         self._dense_update_ms = float(step_cost.dense_update_ms(np.eye(len(Collective))[Collective.GRADIENTS]))
 
+    def _times_ms(self, sums: FloatArray, num_calls: int) -> FloatArray:
+        found = self._tangent_ms(sums, num_calls=num_calls)
+        assert found is not None, "asked only of costs that have tangents"
+        return found[0]
+
     def tangent(self, mean: FloatArray) -> tuple[float, FloatArray]:
         """Return the milliseconds at a mean device and the slopes there: no mean device goes below this tangent."""
-        num_traits = len(mean) - len(Collective)
-        sums, traffic = mean[:num_traits], mean[num_traits:]
+        total, slope = self.tangent_of_compute(mean)
+        for collective, hull in self._hulls.items():
+            if collective is not Collective.INDICES:
+                ms, rate = hull.tangent(float(mean[self._num_traits + collective]))
+                total += ms
+                slope[self._num_traits + collective] += rate
+        return total, slope
+
+    def lines(self, collective: Collective, *, most_ms: float, tolerance_ms: float) -> Sequence[tuple[float, float]]:
+        """Return lines, as milliseconds without traffic and per unit of it; the time at any load is above one of them.
+
+        A time above ``most_ms`` need not be. None of them is further below it than the tolerance.
+        """
+        return self._hulls[collective].lines(most_ms, tolerance_ms)
+
+    @property
+    def collectives(self) -> list[Collective]:
+        """What placements use."""
+        return list(self._hulls)
+
+    def tangent_of_compute(self, mean: FloatArray, *, floor: float = 1.0) -> tuple[float, FloatArray]:
+        """Return the tangent of all but collectives; of these the exchange of indices is in it.
+
+        Where the dearest shard alone takes longer than the mean device, this share of its time counts, and the rest of
+        that of the mean device.
+        """
+        sums = mean[: self._num_traits]
         found = self._tangent_ms(sums, num_calls=self._num_calls)
         assert found is not None, "asked only of costs that have tangents"
-        times, slopes = found
-        total, slope = float(times.sum()), np.zeros_like(mean)
-        slope[:num_traits] = slopes.sum(axis=0)
-        for collective, hull in self._hulls.items():
-            ms, rate = hull.tangent(float(traffic[collective]))
-            if collective is not Collective.INDICES or not self._hides_inputs:
+        times, slopes = self._passes(found[0]), self._passes(found[1].T).T
+        of_single = np.where(times < self._single_ms, floor, 0.0)
+        total, slope = float((of_single * self._single_ms + (1 - of_single) * times).sum()), np.zeros_like(mean)
+        slope[: self._num_traits] = ((1 - of_single)[:, None] * slopes).sum(axis=0)
+        if (indices := self._hulls.get(Collective.INDICES)) is not None:
+            place = self._num_traits + Collective.INDICES
+            ms, rate = indices.tangent(float(mean[place]))
+            if not self._hides_inputs:
                 total += ms
+                slope[place] += rate
             elif ms > total:  # hidden is what takes no longer than the compute
                 total = ms
                 slope[:] = 0.0
-            else:
-                continue
-            slope[num_traits + collective] += rate
-        gradients = num_traits + Collective.GRADIENTS
+                slope[place] = rate
+        gradients = self._num_traits + Collective.GRADIENTS
         slope[gradients] += self._dense_update_ms
         return total + self._fixed_ms + self._dense_update_ms * float(mean[gradients]), slope
 
@@ -98,6 +139,7 @@ class _Hull:
         inside = sorted(set(corners[(corners > least) & (corners < most)].tolist()))
         knots = np.array([least, *inside, most])
         times = np.interp(np.maximum(knots, of_some_device), cost.knots, cost.both)
+        self._all = knots, times
         kept: list[int] = []
         for point in range(len(knots)):
             while len(kept) > 1 and _is_above(knots, times, kept[-2], kept[-1], point):
@@ -113,6 +155,32 @@ class _Hull:
         piece = min(max(bisect_right(self._knots, traffic) - 1, 0), len(self._rates) - 1)
         rate = self._rates[piece]
         return self._times[piece] + rate * (traffic - self._knots[piece]), rate
+
+    def lines(self, most_ms: float, tolerance_ms: float) -> list[tuple[float, float]]:
+        """Return lines of which one is below the time of each load that takes no longer (see RelaxedCost.lines)."""
+        knots, times = self._all
+        last = max(min(int(np.searchsorted(times, most_ms, side="right")), len(times) - 1), 1)
+        found: list[tuple[float, float]] = []
+        # Less traffic that takes as long is above the first line, too.
+        first = min(max(int(np.searchsorted(times, times[0], side="right")) - 1, 0), last - 1)
+        while first < last:
+            straight, bent = first + 1, last + 1
+            while bent - straight > 1:
+                end = (straight + bent) // 2
+                over_ms, _ = _over(knots[first : end + 1], times[first : end + 1])
+                straight, bent = (end, bent) if np.abs(over_ms).max() <= tolerance_ms else (straight, end)
+            over_ms, rate = _over(knots[first : straight + 1], times[first : straight + 1])
+            lowered_ms = float(min(over_ms.min(), 0.0))
+            found.append((float(times[first] - rate * knots[first]) + lowered_ms, rate))
+            first = straight
+        return found
+
+
+def _over(knots: FloatArray, times: FloatArray) -> tuple[FloatArray, float]:
+    """Return milliseconds by which each point is above the line between the first and the last, and its rate."""
+    rate = float((times[-1] - times[0]) / (knots[-1] - knots[0]))
+    over_ms: FloatArray = times - times[0] - rate * (knots - knots[0])
+    return over_ms, rate
 
 
 def _is_above(knots: FloatArray, times: FloatArray, first: int, middle: int, last: int) -> bool:

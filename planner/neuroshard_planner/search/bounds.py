@@ -8,11 +8,9 @@ Hence f(sum over units / devices) bounds the compute, once for forward and once 
 bound the communication. A unit that must keep a wide shard bounds the compute by that shard alone, and the
 communication by what it brings its device.
 
-Plans are bounded by the set of families in use. Which family and which widths a unit takes, prices bound (Frank-Wolfe
-on the convex hulls of the choices): the slopes of a convex cost at any mean device z are prices, and a choice with mean
-device x costs at least cost(z) + slopes (x - z), which is least where every unit takes its cheapest shards by price.
-Steps from z towards that choice raise the bound to the least cost of mixtures of choices. Where the costs have no
-slopes, the least of all families and widths counts, coordinate by coordinate.
+Plans are bounded by the set of families in use. Which family and which widths a unit takes, prices bound, and of small
+sets branch by branch (`price_bound`). Where the costs have no slopes, the least of all families and widths counts,
+coordinate by coordinate.
 
 Tables by rows and copies are on all devices, whole in width: the widest of them gives every shard of the plan its
 lanes. So plans with such tables are bounded once for each number of lanes, and the least of these bounds counts.
@@ -41,7 +39,7 @@ from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.problem.relaxed_cost import COLLECTIVES, RelaxedCost, TrafficLimits
 from neuroshard_planner.problem.shard_kinds import ShardSize
 from neuroshard_planner.problem.units import BoolArray, Unit
-from neuroshard_planner.search.price_bound import Choices, price_bound
+from neuroshard_planner.search.price_bound import MOST_ROWS, Branches, Choices, Shards, price_bound
 
 ROUNDING = 1e-5  # relative; the networks round their inputs to 2^-24
 PRECISION = 1e-3  # of the largest c with b(c) > c
@@ -111,17 +109,35 @@ class FamilyBounds:
         level_ms = options.spread_ms(least)
         if not self._has_tangents or level_ms >= enough_ms:
             return level_ms
-        return max(level_ms, self._priced(options, families, least, limit_ms, enough_ms))
+        return max(level_ms, self._priced(options, families, least, limit_ms, enough_ms, level_ms=level_ms))
 
     def _priced(
-        self, options: "_Options", families: Families, least: "_Least", limit_ms: float, enough_ms: float
+        self,
+        options: "_Options",
+        families: Families,
+        least: "_Least",
+        limit_ms: float,
+        enough_ms: float,
+        *,
+        level_ms: float,
     ) -> float:
         choices = options.choices(least, limit_ms)
         limits = options.traffic_limits(least)
-        key = families, np.concatenate(limits).tobytes()
+        key = families, np.concatenate((*limits, least.single_ms)).tobytes()
         if key not in self._relaxed:
-            self._relaxed[key] = RelaxedCost(self._problem, families, limits)
-        return price_bound(self._relaxed[key], choices, enough_ms=enough_ms)
+            self._relaxed[key] = RelaxedCost(self._problem, families, limits, least.single_ms)
+        relaxed = self._relaxed[key]
+        about_ms = limit_ms if np.isfinite(limit_ms) else level_ms
+        branches = None
+        if len(choices.rows) <= MOST_ROWS:
+            branches = Branches(relaxed, choices, options.shards(least, limit_ms), about_ms=about_ms)
+        if branches is None or not branches.are_of_use:
+            needed_ms = enough_ms if np.isfinite(enough_ms) else 0.0
+            return price_bound(relaxed, choices, enough_ms=enough_ms, needed_ms=needed_ms)[0]
+        bound_ms, mean = price_bound(relaxed, choices, enough_ms=enough_ms)
+        return (
+            bound_ms if bound_ms >= enough_ms else branches.bound_ms(mean=mean, known_ms=bound_ms, enough_ms=enough_ms)
+        )
 
     def _least_of(self, sets: Sequence[Families]) -> float:
         """Return a cost that no plan of these sets goes below."""
@@ -129,14 +145,15 @@ class FamilyBounds:
         for families in sets:
             free[families] = self.of(families, np.inf, enough_ms=min(free.values(), default=np.inf))
 
-        cheapest_first = sorted(free, key=lambda families: free[families])
+        known = sorted(free, key=lambda families: free[families])
 
         def exceeds(limit_ms: float) -> bool:
             """Return whether b(c) > c; what is dearer than c in any shards stays so."""
-            return all(
-                free[families] > limit_ms or self.of(families, limit_ms, enough_ms=limit_ms) > limit_ms
-                for families in cheapest_first
-            )
+            for place, families in enumerate(known):
+                if free[families] <= limit_ms and self.of(families, limit_ms, enough_ms=limit_ms) <= limit_ms:
+                    known.insert(0, known.pop(place))  # the likeliest at the next limit, too
+                    return False
+            return True
 
         return _largest_below(exceeds, min(free.values())) * (1 - ROUNDING)
 
@@ -186,6 +203,12 @@ class _Least(NamedTuple):
     def starts(self) -> IndexArray:
         """[units] the first row of each."""
         return np.flatnonzero(np.diff(self.unit, prepend=-1))
+
+    @property
+    def single_ms(self) -> FloatArray:
+        """[2] levels of compute that some device has at least, of the dearest unit in its cheapest family."""
+        most: FloatArray = np.minimum.reduceat(self.single, self.starts, axis=0).max(axis=0)
+        return most
 
 
 class _Options:
@@ -275,9 +298,8 @@ class _Options:
         if step_cost.joins_passes:
             # A sum of functions that are convex up to a rescaling need not be: the larger of the two always bounds it.
             spread = step_cost.passes(spread) if problem.costs.is_convex else np.array([spread.max(), 0.0])
-        single = np.minimum.reduceat(least.single, starts, axis=0).max(axis=0)
         traffic = np.maximum(self._least_traffic, self._traffic_of_some_device(least))
-        return float(step_cost.total_ms(np.concatenate((np.maximum(spread, single), traffic))))
+        return float(step_cost.total_ms(np.concatenate((np.maximum(spread, least.single_ms), traffic))))
 
     def choices(self, least: _Least, limit_ms: float) -> Choices:
         """Return the shards of one kind that each unit may be in, of these families.
@@ -287,6 +309,20 @@ class _Options:
         usable = np.flatnonzero(self._is_usable(limit_ms) & np.isin(self._group, least.place))
         group = self._group[usable]
         return Choices(self._rows[usable], self._unit[group], self._family[group])
+
+    def shards(self, least: _Least, limit_ms: float) -> Shards:
+        """Return the columns of the shards of `choices`, and what they leave of the limit."""
+        usable = np.flatnonzero(self._is_usable(limit_ms) & np.isin(self._group, least.place))
+        pooled = Collective.POOLED_EMBEDDINGS
+        limits = self.traffic_limits(least)
+        return Shards(
+            columns=self._problem.kinds.traffic[self._kind[usable], pooled],
+            spare_ms=limit_ms - self._too_dear_ms[usable],
+            exchange=self._problem.step_cost.collective(pooled),
+            least_columns=float(self._least_traffic[pooled]),
+            least_peak=max(float(limits.least[pooled]), float(limits.of_some_device[pooled])),
+            limit_ms=limit_ms,
+        )
 
     def traffic_limits(self, least: _Least) -> TrafficLimits:
         """Return the limits of traffic of plans that use all families of these rows, and no other."""
@@ -317,9 +353,9 @@ def _num_distinct(values: IndexArray) -> int:
 
 def _largest_below(exceeds: Callable[[float], bool], low: float) -> float:
     """Return the largest c with b(c) > c, to PRECISION, for a b that does not grow with c and is at least ``low``."""
-    high = low * (1 + PRECISION)
-    while exceeds(high):
-        low, high = high, 2 * high
+    step = 4 * PRECISION
+    while exceeds(high := low * (1 + step)):
+        low, step = high, 2 * step
     while high > low * (1 + PRECISION):
         middle = (low + high) / 2
         low, high = (middle, high) if exceeds(middle) else (low, middle)

@@ -1,6 +1,7 @@
 """The lower bound: below every plan, and near the best one where it can be."""
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -20,15 +21,21 @@ from neuroshard_api.documents.request import (
 )
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.bundle import CostBundle, bundled_bundle
-from neuroshard_costs.step_cost import Collective
-from neuroshard_planner.problem.problem import Problem
+from neuroshard_costs.shards import FloatArray
+from neuroshard_costs.step_cost import TRAFFIC, Collective
+from neuroshard_planner.planning import attempts, find
+from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from neuroshard_planner.search.bounds import ROUNDING, FamilyBounds
+from neuroshard_planner.workload_store import read_workload
 from support.builders import request, table, tables, topology
 from support.depth import generated
 from support.planner.searches import placed, planned, problem_of, random_placement, search_requests
 
 from benchmarks.exhaustion import least_ms
+from benchmarks.tasks import workload_request
+
+H100 = bundled_bundle("h100-80gb")
 
 
 @generated(15, 50)
@@ -207,3 +214,45 @@ def test_the_bound_of_a_set_of_families_does_not_grow_with_the_limit(asked: Plan
     for families in bounds.sets:
         found = [bounds.of(families, limit) for limit in limits]
         assert all(later <= earlier * (1 + 0.005) for earlier, later in pairwise(found))
+
+
+@pytest.mark.parametrize("name", ["criteo-kaggle", "mlperf-dlrm-v1"])
+def test_no_plan_that_a_search_prices_costs_less_than_the_bound_of_its_families(name: str) -> None:
+    """Under a limit of its own cost, which leaves out most shards; 16 devices on two nodes."""
+    settings = {
+        "constraints": Constraints(sharding_types=tuple(ShardingType)),
+        "search": SearchSettings(work_budget=12_000),
+        "batch_size_per_device": 8192,
+    }
+    asked = workload_request(read_workload(name), 16, devices_per_node=8).model_copy(update=settings)
+    problem = Problem(asked, H100)
+    cheapest: dict[tuple[int, ...], float] = {}
+
+    def take(problem: Problem, placements: Sequence[Placement], totals_ms: FloatArray) -> None:
+        for placement, total_ms in zip(placements, totals_ms.tolist(), strict=True):
+            families = tuple(sorted(set(problem.kinds.family[placement.kinds].tolist())))
+            cheapest[families] = min(cheapest.get(families, np.inf), total_ms)
+
+    problem.watched, bounds = take, FamilyBounds(problem)
+    find(problem, baselines=attempts(problem), bounds=bounds)
+
+    assert len(cheapest) > 1
+    for families, total_ms in cheapest.items():
+        assert bounds.of(families, total_ms * (1 + ROUNDING)) <= total_ms * (1 + ROUNDING)
+
+
+@pytest.mark.parametrize("types", [BY_COLUMNS, (*BY_COLUMNS, ShardingType.DATA_PARALLEL)])
+def test_columns_of_a_device_come_in_the_steps_of_their_widths(types: tuple[ShardingType, ...]) -> None:
+    """Nine tables of four columns on eight devices: some device has eight columns, or some tables are copied."""
+    wide = [table(f"t{index}", num_embeddings=10_000_000, embedding_dim=4) for index in range(9)]
+    problem = Problem(
+        request(*wide, num_devices=8, constraints=Constraints(sharding_types=types), pipeline=Pipeline.NONE), H100
+    )
+    even = placed(problem, *((unit, 4, unit % 8) for unit in range(9)))
+    levels = problem.device_levels([even]).max(axis=1)
+
+    exchange_ms = problem.step_cost.pooled_ms(levels[:, TRAFFIC])[0]
+    uneven_ms = FamilyBounds(problem).least_ms - exchange_ms
+
+    assert 0 < uneven_ms <= problem.total_ms([even])[0] - exchange_ms
+    assert FamilyBounds(problem).least_ms > 0.8 * problem.total_ms([even])[0]

@@ -37,7 +37,7 @@ def relaxed_problem(families: tuple[int, ...], *, pipeline: Pipeline) -> tuple[R
     others = generator.permutation(24)[: 2 * len(families)]
     family = np.full(24, families[0])
     family[others] = np.resize(families, len(others))
-    return RelaxedCost(problem, families, limits), Choices(rows, np.repeat(np.arange(8), 3), family)
+    return RelaxedCost(problem, families, limits, np.zeros(2)), Choices(rows, np.repeat(np.arange(8), 3), family)
 
 
 @pytest.mark.parametrize("pipeline", [Pipeline.NONE, Pipeline.SPARSE_DIST])
@@ -50,7 +50,7 @@ def test_no_choice_costs_less_than_the_bound(families: tuple[int, ...], pipeline
     choices = list(given.rows[chosen[uses_all]].sum(axis=1))
 
     least_ms = min(relaxed.tangent(choice)[0] for choice in choices)
-    bound_ms = price_bound(relaxed, given)
+    bound_ms, _ = price_bound(relaxed, given)
 
     assert 0.8 * least_ms < bound_ms <= least_ms * (1 + ROUNDED)
     for point, other in zip(choices[:50], choices[50:100], strict=True):
@@ -62,9 +62,10 @@ def test_a_bound_that_is_high_enough_is_not_raised_further() -> None:
     """It holds all the same."""
     relaxed, choices = relaxed_problem((COLUMNS, REPLICATED), pipeline=Pipeline.NONE)
 
-    bound_ms = price_bound(relaxed, choices)
+    bound_ms, _ = price_bound(relaxed, choices)
+    enough_ms, _ = price_bound(relaxed, choices, enough_ms=0.5 * bound_ms)
 
-    assert 0.5 * bound_ms <= price_bound(relaxed, choices, enough_ms=0.5 * bound_ms) <= bound_ms * 1.002
+    assert 0.5 * bound_ms <= enough_ms <= bound_ms * 1.002
 
 
 @pytest.mark.parametrize("num_columns", [40.0, 160.0])
@@ -78,9 +79,30 @@ def test_a_load_that_is_known_costs_what_the_collective_takes(num_columns: float
 
     def tangent_ms(peak: float) -> float:
         limits = TrafficLimits(traffic, traffic, of_some_device=peak / num_columns * traffic)
-        return RelaxedCost(problem, (COLUMNS,), limits).tangent(mean)[0]
+        return RelaxedCost(problem, (COLUMNS,), limits, np.zeros(2)).tangent(mean)[0]
 
     exchange = problem.step_cost.collective(Collective.POOLED_EMBEDDINGS)
     known, higher = exchange.total_ms(np.array([num_columns, 3 * num_columns])).tolist()
     assert tangent_ms(3 * num_columns) - tangent_ms(0.0) == pytest.approx(higher - known)
     assert tangent_ms(num_columns) == tangent_ms(0.0)
+
+
+@pytest.mark.parametrize("collective", [Collective.NODE_ROW_SUMS, Collective.GRADIENTS])
+@pytest.mark.parametrize("tolerance_ms", [0.001, 0.05])
+def test_the_time_of_a_reduction_is_just_above_one_of_its_lines(collective: Collective, tolerance_ms: float) -> None:
+    """At every load that takes no longer than the limit; with more tolerance there are fewer lines."""
+    asked = request(*tables(8, num_embeddings=100_000), topology=topology(4, num_nodes=2))
+    problem = Problem(asked, bundled_bundle("h100-80gb"))
+    curve = problem.step_cost.collective(collective)
+    most = np.zeros(len(Collective)) + float(curve.knots[-1])
+    relaxed = RelaxedCost(problem, (NODE_ROWS, REPLICATED), TrafficLimits(0.0 * most, most, 0.0 * most), np.zeros(2))
+    loads = np.linspace(curve.knots[0], curve.knots[-1], 1000)
+
+    lines = relaxed.lines(collective, most_ms=np.inf, tolerance_ms=tolerance_ms)
+    below = np.array([ms + rate * loads for ms, rate in lines])
+    times = curve.total_ms(loads)
+
+    close = (below <= times * (1 + ROUNDED)) & (below >= times - 2.1 * tolerance_ms)
+    assert close.any(axis=0).all()
+    assert len(lines) >= len(relaxed.lines(collective, most_ms=np.inf, tolerance_ms=10 * tolerance_ms))
+    assert len(lines) >= len(relaxed.lines(collective, most_ms=float(times[300]), tolerance_ms=tolerance_ms))
