@@ -274,7 +274,7 @@ def _helps(plan: Plan, problem: Problem, bundle: Bundle, *, memory_share: float)
         yield f"no other placement {kind} can lower the step by more than {100 * (1 - 1 / (1 + plan.gap)):.1f} %"
     elif plan.search.budget_exhausted:
         gap = f"{100 * plan.gap:.1f} % above the lower bound"
-        yield f"the work budget ended the search {gap}; a larger work_budget may help"
+        yield request.in_its_names(f"the work budget ended the search {gap}; a larger search.work_budget may help")
     if is_plan_searched:  # otherwise the bound of the larger request is of other plans than its plan would be
         yield from _more_devices(request, bundle, total_ms, kind=kind)
     alone_ms = problem.compute_ms(problem.kinds.representation[problem.whole]).sum(axis=1)

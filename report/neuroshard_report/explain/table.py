@@ -7,7 +7,7 @@ from difflib import get_close_matches
 import numpy as np
 from neuroshard_api.documents.plan import Plan, TablePlacement
 from neuroshard_api.documents.plan_choices import ChoiceName
-from neuroshard_api.documents.request import Constraints
+from neuroshard_api.documents.request import Algorithm, Constraints
 from neuroshard_api.documents.tables import Table
 from neuroshard_api.process.sizes import format_bytes
 from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType
@@ -162,7 +162,7 @@ def explain_table(plan: Plan, name: str, *, bundle: Bundle) -> TableExplanation:
         constraints=tuple(_constraints(plan, definition, names)),
         repeats=repeats_of(plan, plan.request.tables.tables[index]),
         stored_type=stored_type_of(plan, name),
-        verdict=_verdict(shards, moves, splits, conversions),
+        verdict=_verdict(plan, shards, moves, splits, conversions),
     )
 
 
@@ -383,6 +383,7 @@ def _ways(constraints: Constraints, name: str) -> Iterator[str]:
 
 
 def _verdict(
+    plan: Plan,
     shards: Sequence[ShardExplanation],
     moves: Sequence[OtherPlacement],
     splits: Sequence[OtherPlacement],
@@ -397,7 +398,7 @@ def _verdict(
         way = f"{best.sharding_type} on" if best.sharding_type else "split over" if best.num_shards > 1 else "whole on"
         return (
             f"would be better {way} {_devices(best.devices)}: the step would shrink by {-100 * best.change:.1f} %, all "
-            "else staying; search with a larger work_budget"
+            f"else staying; {plan.request.in_its_names(_why_dearer(plan, -best.change))}"
         )
     one_device = "any other device" if len(shards) == 1 else "one device alone"
     clauses = [
@@ -406,6 +407,17 @@ def _verdict(
         _clause("rows or copies otherwise", _best(conversions)),
     ]
     return f"{here}: {', '.join(clause for clause in clauses if clause)}"
+
+
+def _why_dearer(plan: Plan, share: float) -> str:
+    """Return the reason that a plan is dearer by that share than one with another place for one table."""
+    if plan.algorithm is not Algorithm.NEUROSHARD:
+        return f"{plan.algorithm} does not look for it: plan with {Algorithm.NEUROSHARD}"
+    if plan.incumbent is not None:
+        return "the plan stays near the one in force, since moves have a price"
+    if share <= plan.request.search.shard_tolerance:
+        return "the search gives up as much for fewer shards (search.shard_tolerance)"
+    return "a larger search.work_budget may find it"
 
 
 def _clause(what: str, best: tuple[float, tuple[int, ...]] | None) -> str | None:

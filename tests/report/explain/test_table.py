@@ -5,17 +5,19 @@ from typing import Any
 import numpy as np
 import pytest
 from neuroshard_api.documents.plan import Plan
-from neuroshard_api.documents.request import Constraints, PlanRequest, SearchSettings, TableConstraints
+from neuroshard_api.documents.request import Algorithm, Constraints, PlanRequest, SearchSettings, TableConstraints
 from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType
 from neuroshard_costs.shards import REPLICATED
 from neuroshard_planner.errors import PlanError, RequestError
 from neuroshard_planner.pipeline import plan as search
+from neuroshard_planner.plans.imported_plan import imported_plan
 from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from neuroshard_report.explain.table import explain_table
 from support import builders
 from support.planner.exact_costs import ExactCosts
+from support.planner.placements import by_columns as on_columns
 
 LEAST = SearchSettings(work_budget=300)
 
@@ -74,6 +76,27 @@ def test_the_verdict_says_what_every_other_device_would_cost() -> None:
     assert f"any other device would raise the step by at least {100 * least:.1f} %" in explained.verdict
     assert explained.verdict.startswith(f"stays on device {explained.shards[0].device}: ")
     assert [split.obstacle for split in explained.splits] == ["the constraints allow 1 shards"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, "a larger spec.experimental.planner.workBudget may find it"),
+        ({"search": SearchSettings(shard_tolerance=1.0)}, "the search gives up as much for fewer shards"),
+        ({"algorithm": Algorithm.DIM_GREEDY}, "dim_greedy does not look for it: plan with neuroshard"),
+    ],
+    ids=["search", "tolerance", "baseline"],
+)
+def test_a_better_place_is_named_with_the_reason_that_the_plan_lacks_it(changes: dict[str, Any], reason: str) -> None:
+    """A larger budget is advised where the search alone missed it; fields are those that the user wrote."""
+    request = request_of(settings_of="job", **changes)
+    first = [on_columns(table, (0, table.embedding_dim)) for table in request.tables.tables]
+    bundle = ExactCosts(request.topology.device)
+
+    explained = explain_table(imported_plan(first, request, bundle=bundle), "t6", bundle=bundle)
+
+    assert explained.verdict.startswith("would be better ")
+    assert reason in explained.verdict
 
 
 def test_the_next_best_way_is_the_cheapest_of_all_others() -> None:
