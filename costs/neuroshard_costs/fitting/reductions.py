@@ -15,8 +15,9 @@ _SIZED = {"num_bytes"}
 def fitted_reductions(records: Sequence[ProfileRecord]) -> tuple[ReductionTimes, ...]:
     """Return the times of each collective and group of devices with at least MIN_SIZES sizes, in the records' order.
 
-    The time is that of the slowest device. Where one of more bytes took less, both have the geometric mean. Links that
-    were measured again are those of the last record.
+    The time is that of the slowest device. Where one of more bytes took less, it is that one's: other work on the
+    machine only adds, and one disturbed size must not raise its neighbors. Links that were measured again are those of
+    the last record.
     """
     found: dict[tuple[str, int, int], list[tuple[ReductionSample, float]]] = {}
     for record in records:
@@ -28,13 +29,10 @@ def fitted_reductions(records: Sequence[ProfileRecord]) -> tuple[ReductionTimes,
 
 
 def _fitted(measured: Sequence[tuple[ReductionSample, float]]) -> ReductionTimes:
-    from scipy.optimize import isotonic_regression  # noqa: PLC0415 - scipy, only where needed
-
     sample = measured[-1][0]
     num_bytes, place = np.unique([each.num_bytes for each, _ in measured], return_inverse=True)
-    counts = np.bincount(place)
-    logs = np.bincount(place, np.log([time_ms for _, time_ms in measured])) / counts
-    times_ms = np.exp(isotonic_regression(logs, weights=counts).x)
+    logs = np.bincount(place, np.log([time_ms for _, time_ms in measured])) / np.bincount(place)
+    times_ms = np.exp(np.minimum.accumulate(logs[::-1])[::-1])
     return ReductionTimes(
         **sample.model_dump(exclude=_SIZED), num_bytes=tuple(num_bytes.tolist()), times_ms=tuple(times_ms.tolist())
     )
