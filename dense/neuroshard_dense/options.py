@@ -38,6 +38,7 @@ from neuroshard_api.sharding.kinds import Family
 from neuroshard_costs.exchanges import Reduction, TransferModel
 from neuroshard_costs.shards import BYTES_PER_ELEMENT
 from neuroshard_costs.simulator.dense import hidden_ms
+from neuroshard_costs.simulator.gradients import BUCKET_BYTES
 
 from neuroshard_dense.choice import PricedOption
 
@@ -286,7 +287,7 @@ class UnitOptions:
     def _collectives_ms(self, own: UnitBytes, strategy: DenseStrategy, group: DenseGroup | None) -> tuple[float, float]:
         """Return the collectives of a module in the forward and in the backward pass."""
         if strategy is DenseStrategy.REPLICATE or group is None:
-            return 0.0, self._reduction_ms(own.gradients, self._topology, Family.REPLICATED)[1]
+            return 0.0, self._part_of_buckets_ms(own.gradients)
         node = self._topology.with_nodes(1)
         inside = node if group is DenseGroup.NODE else self._topology
         # As of tables by rows: what is added up forward is a reduce-scatter, its gradient an all-gather.
@@ -296,6 +297,13 @@ class UnitOptions:
             across = self._topology.model_copy(update={"devices_per_node": 1})
             scatter += self._reduction_ms(own.gradients / inside.num_devices, across, Family.REPLICATED)[1]
         return gather, scatter + (gather if strategy is DenseStrategy.ZERO3 else 0.0)
+
+    def _part_of_buckets_ms(self, num_bytes: int) -> float:
+        """Return the part of replicated gradients in the all-reduce of a bucket of DistributedDataParallel's."""
+        bucket = max(num_bytes, min(self._profile.gradient_bytes, BUCKET_BYTES))
+        if not bucket:
+            return 0.0
+        return num_bytes / bucket * self._reduction_ms(bucket, self._topology, Family.REPLICATED)[1]
 
     def _reduction_ms(self, num_bytes: float, topology: Topology, family: Family) -> tuple[float, float]:
         key = num_bytes, topology.num_domains, topology.devices_per_domain, family

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 from neuroshard_api.documents.bundle import MatrixTimes
 from neuroshard_api.documents.dense_layout import (
@@ -16,6 +17,8 @@ from neuroshard_api.documents.dense_layout import (
 )
 from neuroshard_api.documents.dense_profile import DensePass, DenseUnit
 from neuroshard_api.documents.topology import Topology
+from neuroshard_api.sharding.kinds import Family
+from neuroshard_costs.exchanges import Reduction
 from neuroshard_dense.options import LEAST_SHARDED, UnitBytes, UnitOption, UnitOptions, groups_of
 from support.builders import GIB, dense_operators, dense_profile, topology
 from support.planner.exact_costs import ExactCosts
@@ -106,6 +109,28 @@ def test_no_compute_hides_collectives_that_are_waited_for(strategy: DenseStrateg
 def names(options: tuple[UnitOption, ...]) -> set[str]:
     """Return the strategies, with a star where they are checkpointed, and split ones with a slash."""
     return {f"{each.strategy.value}{'*' if each.checkpointed else ''}{'/' if each.split else ''}" for each in options}
+
+
+def test_small_gradients_travel_together() -> None:
+    """DistributedDataParallel reduces those of several units at once, up to its bucket; larger ones alone."""
+    devices = topology(8)
+    costs = ExactCosts(devices.device)
+    small = unit(num_parameters=1000, forward_flops=0, backward_flops=0)
+    large = unit(num_parameters=2**24, forward_flops=0, backward_flops=0)
+
+    def exposed_ms(*units: DenseUnit) -> list[float]:
+        num_bytes = 4 * sum(each.num_parameters for each in units)
+        profile = dense_profile(weights_bytes=num_bytes, gradient_bytes=num_bytes, units=units)
+        made = UnitOptions(profile, devices, costs=costs, choices=DenseChoices(), groups=())
+        return [made.replicated(each).exposed_ms for each in units]
+
+    def reduced_ms(num_bytes: float) -> float:
+        both = costs.reduction_ms(np.array(num_bytes), Reduction(topology=devices, family=Family.REPLICATED))
+        return float(both[1])
+
+    assert sum(exposed_ms(small, small, small)) == pytest.approx(reduced_ms(12_000))
+    assert exposed_ms(large, small)[0] == pytest.approx(reduced_ms(2**26))
+    assert exposed_ms(large, small)[1] < reduced_ms(4000)
 
 
 def test_each_option_keeps_the_bytes_of_its_formula() -> None:
