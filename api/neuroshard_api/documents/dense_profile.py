@@ -49,7 +49,8 @@ class DensePass(Value):
     products: Count
     """Matrix products."""
     moved_bytes: Bytes
-    """Read and written by all operations but products."""
+    """Read and written by all operations but products, and by batches of products: the matrices of one sample are so
+    small that memory bounds them, such as those of pairs of features."""
 
 
 class DensePasses(Value):

@@ -19,6 +19,7 @@ from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_trainer import dense_profile as counting
 from neuroshard_trainer.dense.operators import operators_of
 from neuroshard_trainer.dense.parallel import split_operators
+from neuroshard_trainer.dense.trackers import counted_passes
 from neuroshard_trainer.dense_profile import dense_profile, describe_dense, main
 from support import builders
 from support.trainer.own_models import SAMPLES, described, own_tables
@@ -455,3 +456,17 @@ def test_received_embeddings_count_while_the_model_uses_them(
     )
 
     assert profile.working_bytes == pytest.approx(copies * 4 * 8 * SAMPLES, rel=0.3)
+
+
+def test_products_of_a_matrix_for_each_sample_move_bytes() -> None:
+    """Memory bounds them; those of a layer count by their operations alone."""
+    samples = torch.ones(100, 8, 16)
+    weights = torch.ones(16, 4)
+
+    batched, layer = (
+        counted_passes(product, lambda _value: None)[0]
+        for product in (lambda: torch.bmm(samples, samples.transpose(1, 2)), lambda: torch.mm(samples[:, 0], weights))
+    )
+
+    assert (batched.products, layer.products) == (1, 1)
+    assert (batched.moved_bytes, layer.moved_bytes) == (2 * samples.nbytes + 4 * 100 * 8 * 8, 0)

@@ -33,6 +33,8 @@ _NOTHING_COMPUTED = (
     torch.ops.aten.lift_fresh,
     torch.ops.aten._local_scalar_dense,  # noqa: SLF001 - an operation, of an optimizer's number of steps on the host
 )
+_BATCHED = (torch.ops.aten.bmm, torch.ops.aten.baddbmm)
+"""Products of a matrix for each sample."""
 _BACKWARD = 2  # products of a backward pass for one of the forward pass, at the most: by input and by weight
 _REMEDY = (
     "use the version of torch in constraints.txt, or give the dense part's memory yourself "
@@ -205,9 +207,9 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch, 
         if func.namespace != "aten" or func.is_view or func.overloadpacket in _NOTHING_COMPUTED:
             return result
         self._operations += 1
-        if func.overloadpacket in flop_registry:
-            self._products += 1
-        else:
+        is_product = func.overloadpacket in flop_registry
+        self._products += is_product
+        if not is_product or func.overloadpacket in _BATCHED:
             self._moved_bytes += sum(each.nbytes for each in (*_tensors((args, kwargs)), *_tensors(result)))
         return result
 
