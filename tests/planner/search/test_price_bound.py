@@ -28,9 +28,9 @@ def relaxed_problem(families: tuple[int, ...], *, pipeline: Pipeline) -> tuple[R
     )
     problem = Problem(asked, bundled_bundle("h100-80gb"))
     generator = np.random.default_rng(len(families))
-    representation = problem.kinds.representation[problem.whole].astype(np.float64)
+    demands = problem.least_demands(problem.whole)
     traffic = np.abs(problem.kinds.traffic[problem.whole]).max() * generator.random((24, len(Collective)))
-    rows = np.concatenate((np.repeat(representation, 3, axis=0) * generator.random((24, 1)) / 4, traffic), axis=1)
+    rows = np.concatenate((np.repeat(demands, 3, axis=0) * generator.random((24, 1)) / 4, traffic), axis=1)
     starts = np.arange(0, 24, 3)
     least, most = (each.reduceat(traffic, starts, axis=0).sum(axis=0) for each in (np.minimum, np.maximum))
     limits = TrafficLimits(least, most, of_some_device=1.1 * least)
@@ -73,7 +73,7 @@ def test_a_load_that_is_known_costs_what_the_collective_takes(num_columns: float
     """Mean and peak are the same where every choice brings as much; a device that has more decides."""
     asked = request(*tables(8), topology=topology(4, num_nodes=2), pipeline=Pipeline.NONE)
     problem = Problem(asked, bundled_bundle("h100-80gb"))
-    mean = np.zeros(problem.kinds.representation.shape[1] + len(Collective))
+    mean = np.zeros(problem.least_demands(problem.whole).shape[1] + len(Collective))
     mean[Collective.POOLED_EMBEDDINGS - len(Collective)] = num_columns
     traffic = mean[-len(Collective) :]
 
