@@ -141,7 +141,7 @@ def test_a_candidate_for_drifted_inputs_is_taken_once_it_is_approved(
     assert after["plan"]["hash"] == candidate["hash"] != before["plan"]["hash"]
     assert (after["restartsCountTowardsMax"], after["replanning"]["replans"]) == (0, 1)
     assert [each["reason"] for each in after["replanning"]["history"]] == ["PlanWritten", "InputsDrifted"]
-    assert {"DriftDetected", "PlanReplaced"} <= set(jobs.events(kubectl, "shop"))
+    jobs.wait_for_events(kubectl, "shop", "DriftDetected", "PlanReplaced")
 
 
 def measured_job(name: str, *, hot: Sequence[str] = (), corrects: bool = False, **spec: Any) -> Object:
@@ -220,7 +220,7 @@ def test_mode_auto_restarts_the_workers_under_a_candidate_by_itself(
     assert (first["reason"], second["reason"]) == ("PlanWritten", "InputsDrifted")
     assert (after["restartsCountTowardsMax"], after["replanning"]["replans"]) == (0, 1)
     assert second["measuredGainPercent"] > 0
-    assert {"DriftDetected", "PlanReplaced"} <= set(jobs.events(kubectl, "shop"))
+    jobs.wait_for_events(kubectl, "shop", "DriftDetected", "PlanReplaced")
 
 
 def test_a_later_job_is_planned_with_the_models_that_measured_steps_corrected(
@@ -245,7 +245,7 @@ def test_a_later_job_is_planned_with_the_models_that_measured_steps_corrected(
         (namespace.artifacts / "corrections.json").write_text(json.dumps(facts, indent=1))
 
     corrected = taught["correction"]["configMapRef"]["name"]
-    assert "CostModelsCorrected" in jobs.events(kubectl, "teacher")
+    jobs.wait_for_events(kubectl, "teacher", "CostModelsCorrected")
     assert learnt["profile"]["correctedBy"] == corrected
     assert learnt["profile"]["correctedErrorPercent"] == taught["correction"]["errorPercent"]
     measured = taught["cost"]["measured"]["totalMicroseconds"]
@@ -290,7 +290,7 @@ def test_workers_leave_a_node_that_became_slow(cluster: Cluster, namespace: Name
     assert [each["name"] for each in after["replanning"]["avoidedNodes"]] == [slow["spec"]["nodeName"]]
     assert slow["spec"]["nodeName"] not in {each["spec"]["nodeName"] for each in moved.values()}
     assert (after["restartsCountTowardsMax"], after["replanning"]["replans"]) == (0, 1)
-    assert "SlowNode" in jobs.events(kubectl, "shop")
+    jobs.wait_for_events(kubectl, "shop", "SlowNode")
 
 
 def uid(pod: Object) -> str:
