@@ -35,6 +35,9 @@ KINDS_AT_ONCE = 2048  # keeps the arrays of their features within the processor'
 DEFAULT = SearchTuning()
 BULK_PER_EVALUATION = 4  # evaluations of many devices at once that take as long as one in a local step
 
+_Key = tuple[int, int, int, int, int, float]
+"""A unit, and the size of a shard of it."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Placement:
@@ -98,7 +101,7 @@ class Problem:
         """Devices that greedy placement tried shards on so far."""
         self._cuts = Cuts(self.priced)
         self._num_row_parts = [num_row_parts(family, request.topology) for family in FAMILIES]
-        self._kind_of: dict[tuple[int, ShardSize], int] = {}
+        self._kind_of: dict[_Key, int] = {}
         self._num_networks = costs.represent(self._cuts.any_table).shape[1]
         self._num_added = 0 if self.host_tables is None else 2
         self.kinds = ShardKinds(num_representation=self._num_networks + self._num_added)
@@ -166,7 +169,7 @@ class Problem:
 
     def kinds_of(self, units: Sequence[int], sizes: Sequence[ShardSize]) -> IndexArray:
         """Return the kinds of shards of these sizes, [n]; new ones are represented in batches."""
-        keys = list(zip(units, sizes, strict=True))
+        keys: list[_Key] = list(zip(units, *zip(*sizes, strict=True), strict=True))
         known = self._kind_of
         kinds = list(map(known.get, keys))
         if None in kinds:
@@ -176,13 +179,11 @@ class Problem:
             kinds = list(map(known.get, keys))
         return np.array(kinds, dtype=np.int64)
 
-    def _add_kinds(self, keys: Sequence[tuple[int, ShardSize]]) -> None:
+    def _add_kinds(self, keys: Sequence[_Key]) -> None:
         first = len(self._kind_of)
         self._kind_of.update(zip(keys, range(first, first + len(keys)), strict=True))
-        of_keys, sizes = zip(*keys, strict=True)
-        units = np.array(of_keys, dtype=np.int64)
-        *whole, load_factor = zip(*sizes, strict=True)
-        num_rows, num_columns, family, kernel = (np.array(values, dtype=np.int64) for values in whole)
+        *whole, load_factor = zip(*keys, strict=True)
+        units, num_rows, num_columns, family, kernel = (np.array(values, dtype=np.int64) for values in whole)
         load_factors = np.array(load_factor)
         shards, kind, tables = self._cut(units, num_rows, num_columns, family)
         each = self._represented(shards, tables, kernel[kind], load_factors[kind])

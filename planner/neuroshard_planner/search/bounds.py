@@ -26,7 +26,7 @@ unit costs alone.
 from collections.abc import Callable, Sequence
 from copy import copy
 from functools import cache, cached_property
-from itertools import combinations
+from itertools import combinations, repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -397,24 +397,22 @@ def _families(types: frozenset[ShardingType]) -> frozenset[int]:
 
 def _all_options(problem: Problem) -> tuple[IndexArray, IndexArray]:
     """Return unit [k] (ascending) and kind [k] of every shard that a plan may hold."""
-    by_columns: list[tuple[int, ShardSize]] = []
-    further: list[tuple[int, ShardSize]] = []
+    by_columns: tuple[list[int], list[ShardSize]] = ([], [])
+    further: tuple[list[int], list[ShardSize]] = ([], [])
     for index, (unit, types) in enumerate(zip(problem.units, problem.sharding_types, strict=True)):
         for family in sorted(_families(types)):
-            pairs = by_columns if family == COLUMNS else further
-            whole = problem.row_block(index, family, unit.num_columns)
+            whole, most = problem.row_block(index, family, unit.num_columns), 0
             if _most_pieces(unit, FAMILIES[family]) > 1:
                 most = min(unit.num_columns - unit.min_shard_width, unit.max_shard_width)
-                widths = range(unit.min_shard_width, most + 1, DIM_MULTIPLE)
-                cuts = [(index, ShardSize(whole.num_rows, columns, family)) for columns in widths]
-                pairs += cuts
-                if cuts and unit.must_be_cut:
-                    continue
-            pairs.append((index, whole))
+            widths = range(unit.min_shard_width, most + 1, DIM_MULTIPLE)
+            found = list(map(ShardSize, repeat(whole.num_rows), widths, repeat(family)))
+            if not (found and unit.must_be_cut):
+                found.append(whole)
+            units, sizes = by_columns if family == COLUMNS else further
+            units += repeat(index, len(found))
+            sizes += found
     # In a batch of their own, shards by columns have the same representations to the last bit as without other types.
-    parts = [
-        problem.kinds_of([index for index, _ in pairs], [size for _, size in pairs]) for pairs in (by_columns, further)
-    ]
+    parts = [problem.kinds_of(*each) for each in (by_columns, further)]
     kinds = np.concatenate(parts)
     kinds = kinds[np.lexsort((problem.kinds.family[kinds], problem.kinds.unit[kinds]))]
     return problem.kinds.unit[kinds], kinds
