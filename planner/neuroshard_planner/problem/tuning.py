@@ -106,6 +106,8 @@ class SearchTuning:
     """Of each power, that are dealt out."""
     num_changed: tuple[int, ...] = (1, 2, 4)
     """Units that a neighbor of the best assignment has in forms, or by columns, other than that."""
+    num_fills: int = 3
+    """Placements with equal columns on all devices that are dealt out; 0 leaves them out."""
     has_dealing: bool = True
     """Whether assignments are dealt out, and not put into the opening alone."""
     most_dearer: float = 1.5

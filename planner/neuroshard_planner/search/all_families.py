@@ -36,6 +36,7 @@ from neuroshard_planner.search.by_columns import (
 )
 from neuroshard_planner.search.conversions import Conversions
 from neuroshard_planner.search.estimator import Traits, promised_ms, reference_prices, tangent
+from neuroshard_planner.search.fills import fills
 from neuroshard_planner.search.local_search import LocalSearch
 from neuroshard_planner.search.options import DevicePlaces, Forms, OptionTable
 from neuroshard_planner.search.proposers import Perturbation, SplitSearch
@@ -76,6 +77,8 @@ def mixed(problem: Problem, bounds: FamilyBounds, *, columns: IteratedSearch, wo
         placements += search.deepened(placements, is_whole=by_columns is None)
     elif set(bounds.promising(known_ms)) - {(COLUMNS,)}:
         placements.append(search.refined(placements[-1]))
+    if bounds.least_ms < float(problem.total_ms(placements).min()) * (1 - problem.tuning.least_round_gain):
+        placements += search.filled(placements)
     least_ms = float(problem.total_ms(placements).min())
     limit_ms = max(least_ms, min(known_ms, least_ms * (1 + problem.request.search.shard_tolerance)))
     chosen = fewest_shards(problem, placements, limit_ms=limit_ms)
@@ -164,6 +167,19 @@ class MixedSearch:
             if float(problem.total_ms(made).min()) > before_ms * (1 - problem.tuning.least_round_gain):
                 break
         return made
+
+    def filled(self, found: Sequence[Placement]) -> list[Placement]:
+        """Return placements with equal columns on all devices, made of the best of these where they may cost less."""
+        problem, best = self._problem, self._cheapest(found)
+        if self._is_large or not problem.tuning.num_fills:
+            return []
+        chosen = fills(problem, self._forms, self._options, self._traits(), best)[: problem.tuning.num_fills]
+        self.placements += len(chosen)
+        work = int(problem.tuning.short_share * self._work)
+        dealt = list(self._dealt_out([each.placement for each in chosen], work, cuts=[each.cuts for each in chosen]))
+        (best_ms,) = problem.total_ms([best])
+        better = [each for each, ms in zip(dealt, problem.total_ms(dealt), strict=True) if ms < best_ms]
+        return [self._descended(each, problem.work + work // (2 * len(better))) for each in better]
 
     def refined(self, placement: Placement) -> Placement:
         """Return a placement that costs at most as much, after steps and conversions."""
