@@ -106,6 +106,7 @@ def _plan(request: PlanRequest, bundle: Bundle, incumbent: Incumbent | None, wat
         return trials.plan(asked) if is_baseline else cheaper_with_means(asked, costs=bundle, search=trials.plan)
 
     best = layout.first(_plain(request, groups.num_ways), search=lambda asked: types.first(asked, search=with_means))
+    first_choices = best.choices or ()
     for choice in choices:
         best = choice.decided(best)
     best = gradients.decided(layout.written(best), search=lambda asked: layout.first(asked, search=trials.plan))
@@ -114,7 +115,7 @@ def _plan(request: PlanRequest, bundle: Bundle, incumbent: Incumbent | None, wat
     best = gradients.written(layout.written(best))
     refuse_sharded_only(best)
     best = with_replicated_cost(_as_asked(best, request, trials), request, costs=bundle)
-    best = best.model_copy(update={"choices": tuple(trials.choices) or None})
+    best = best.model_copy(update={"choices": (*first_choices, *trials.choices) or None})
     return with_whole_step(best, costs=bundle)
 
 

@@ -10,22 +10,21 @@ from neuroshard_api.documents.document import Value
 
 
 class ChoiceName(StrEnum):
-    """What may be chosen besides shards and devices, in the order in which it is."""
+    """What may be chosen besides shards and devices, in the order in which it is.
 
-    DENSE_LAYOUT = "dense_layout"
-    """How units of the dense part are kept, where they do not fit as replicas."""
+    Layouts of the dense part, and types of its gradients, are in parts of a plan with what they were compared with.
+    """
+
     MEANS_BY_ROWS = "means_by_rows"
     """Which collections of means alone are sharded by rows."""
     REPEATS = "repeats"
     """Which groups of features leave repeated lists out."""
+    WIRE_TYPES = "wire_types"
+    """Types in which pooled embeddings and their gradients travel."""
     STORED_TYPES = "stored_types"
     """Types of the tables."""
     DEVICE_GROUPS = "device_groups"
     """Groups of devices that each hold all tables."""
-    WIRE_TYPES = "wire_types"
-    """Types in which pooled embeddings and their gradients travel."""
-    GRADIENT_TYPES = "gradient_types"
-    """Types in which gradients of the dense part travel."""
     SERVERS = "servers"
     """Tables on embedding servers."""
 

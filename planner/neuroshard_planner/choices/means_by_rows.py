@@ -13,6 +13,7 @@ from itertools import chain, combinations
 
 import numpy as np
 from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.plan_choices import Alternative, ChoiceName, PlanChoice
 from neuroshard_api.documents.request import PlanRequest, TableConstraints
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_api.sharding.placement_rules import BY_ROWS, collections_of
@@ -35,7 +36,8 @@ Rows = Mapping[str, TableConstraints]
 def cheaper_with_means(request: PlanRequest, *, costs: CostModel, search: Search) -> Plan:
     """Return the cheapest plan that is found with collections of means by columns and by rows.
 
-    Its request is that of the way it is of; its bound holds for that way alone (`bound_of_choices_ms`).
+    Its request is that of the way it is of; its bound holds for that way alone (`bound_of_choices_ms`). Its ``choices``
+    have the ways that were tried.
 
     Args:
         request: of any tables; without a collection of means alone, the search's plan of it is returned.
@@ -49,21 +51,33 @@ def cheaper_with_means(request: PlanRequest, *, costs: CostModel, search: Search
     if not collections:
         return search(request)
 
+    alternatives: dict[frozenset[int], Alternative] = {}
+
     def tried(chosen: frozenset[int], known_ms: float) -> Plan | None:
         """Return the plan with these collections by rows that costs less than is known. None: there is none."""
         by_rows = with_rows(request, [collections[position] for position in sorted(chosen)])
+        bound_ms = total_ms = refusal = found = None
         try:
-            if _bound_ms(by_rows, costs) >= known_ms:
-                return None
-            found = search(by_rows)
-        except (InfeasibleError, RequestError):
-            return None
-        return found if priced_ms(found) < known_ms else None
+            bound_ms = _bound_ms(by_rows, costs)
+            if bound_ms >= known_ms:
+                refusal = f"no plan of it takes less than {bound_ms:.3f} ms"
+            else:
+                found = search(by_rows)
+                total_ms = found.predicted.total_ms
+        except (InfeasibleError, RequestError) as error:
+            refusal = request.in_its_names(str(error))
+        if found is not None and priced_ms(found) >= known_ms:
+            found, refusal = None, f"its best plan takes {found.predicted.total_ms:.3f} ms"
+        text = _text([collections[position] for position in sorted(chosen)])
+        alternatives[chosen] = Alternative(text=text, total_ms=total_ms, bound_ms=bound_ms, refusal=refusal)
+        return found
 
     every = frozenset(range(len(collections)))
     one_by_one = [frozenset({position}) for position in range(min(len(every), MOST_CHOSEN))] if len(every) > 1 else []
+    before_ms = None
     try:
         best, chosen, flips = search(request), frozenset[int](), [every, *one_by_one]
+        before_ms = best.predicted.total_ms
     except InfeasibleError:
         found = tried(every, np.inf)
         if found is None:
@@ -73,7 +87,20 @@ def cheaper_with_means(request: PlanRequest, *, costs: CostModel, search: Search
         found = tried(chosen ^ each, priced_ms(best))
         if found is not None:
             best, chosen = found, chosen ^ each
-    return best
+    written = tuple(
+        each if ways == chosen or each.refusal else each.model_copy(update={"refusal": "another form costs less"})
+        for ways, each in alternatives.items()
+    )
+    choice = PlanChoice(name=ChoiceName.MEANS_BY_ROWS, before_ms=before_ms, alternatives=written)
+    return best.model_copy(update={"choices": (choice,)})
+
+
+def _text(by_rows: Sequence[Rows]) -> str:
+    """Return the name of a way: the first tables of the collections that are by rows, and the number of others."""
+    if not by_rows:
+        return "no means by rows"
+    collections = (f"{next(iter(rows))!r}{f' and {len(rows) - 1} more' if len(rows) > 1 else ''}" for rows in by_rows)
+    return f"means by rows: {'; '.join(collections)}"
 
 
 def bound_of_choices_ms(request: PlanRequest, costs: CostModel, problem: Problem | None = None) -> float:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.plan_choices import ChoiceName
 from neuroshard_api.documents.request import Constraints, PlanRequest, SearchSettings, TableConstraints
 from neuroshard_api.documents.tables import Optimizer, Pooling
 from neuroshard_api.sharding.kinds import ShardingType
@@ -65,6 +66,22 @@ def test_of_two_collections_of_means_one_is_by_rows() -> None:
         if not chosen:
             limited = limited.model_copy(update={"constraints": Constraints(sharding_types=BY_COLUMNS)})
         assert found.predicted.total_ms < planned(limited).predicted.total_ms
+
+
+def test_a_plan_has_the_ways_that_were_tried_and_why_each_was_not_taken() -> None:
+    """The way that was taken has no refusal, and a dearer one that was taken before says that another costs less."""
+    found = planned(hot_next_to("items"))
+
+    (choice,) = found.choices or ()
+    assert choice.name is ChoiceName.MEANS_BY_ROWS
+    assert choice.before_ms is not None
+    refusals = {each.text: each.refusal for each in choice.alternatives}
+    assert refusals.pop("means by rows: 'hot'") is None
+    assert refusals
+    assert all(refusals.values())
+    for each in choice.alternatives:
+        assert (each.total_ms == found.predicted.total_ms) == (each.refusal is None)
+        assert each.total_ms is None or each.total_ms >= found.predicted.total_ms
 
 
 @pytest.mark.parametrize("others", [("items",), ("items", "shops"), ("a", "b", "c", "d")], ids=["2", "3", "5"])
