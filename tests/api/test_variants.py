@@ -96,7 +96,7 @@ def test_a_set_continues_where_its_models_are_the_same(change: Mapping[str, Any]
 
 def test_a_plan_of_variants_names_nothing_that_they_do_not_take() -> None:
     """The job refuses each of the levers that its request does, and without variants neither does."""
-    settings = {
+    settings: Mapping[LeverName, Mapping[str, Any]] = {
         LeverName.WIRE_TYPES: {"training": {"communication": {"policy": "Auto"}}},
         LeverName.DEVICE_GROUPS: {"planner": {"shardingGroups": {"sizes": [2]}}},
     }

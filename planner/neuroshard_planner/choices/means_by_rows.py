@@ -56,7 +56,8 @@ def cheaper_with_means(request: PlanRequest, *, costs: CostModel, search: Search
     def tried(chosen: frozenset[int], known_ms: float) -> Plan | None:
         """Return the plan with these collections by rows that costs less than is known. None: there is none."""
         by_rows = with_rows(request, [collections[position] for position in sorted(chosen)])
-        bound_ms = total_ms = refusal = found = None
+        bound_ms = total_ms = refusal = None
+        found: Plan | None = None
         try:
             bound_ms = _bound_ms(by_rows, costs)
             if bound_ms >= known_ms:
@@ -67,7 +68,7 @@ def cheaper_with_means(request: PlanRequest, *, costs: CostModel, search: Search
         except (InfeasibleError, RequestError) as error:
             refusal = request.in_its_names(str(error))
         if found is not None and priced_ms(found) >= known_ms:
-            found, refusal = None, f"its best plan takes {found.predicted.total_ms:.3f} ms"
+            found, refusal = None, f"its best plan takes {total_ms:.3f} ms"
         text = _text([collections[position] for position in sorted(chosen)])
         alternatives[chosen] = Alternative(text=text, total_ms=total_ms, bound_ms=bound_ms, refusal=refusal)
         return found
