@@ -31,10 +31,12 @@ import numpy as np
 from neuroshard_api.documents.communication import WireType, WireTypes
 from neuroshard_api.documents.levers import Lever, LeverName
 from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.presets import load_presets
 from neuroshard_api.documents.request import MAX_GLOBAL_BATCH_SIZE, Algorithm, PlanRequest
 from neuroshard_api.documents.resolved_request import request_of_group
 from neuroshard_api.documents.stored_types import with_types
 from neuroshard_api.documents.tables import DataType
+from neuroshard_api.documents.topology import Topology
 from neuroshard_api.sharding.kernels import TRAINING_KERNELS
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_api.sharding.replication import Grouping, ReplicationChoices
@@ -382,7 +384,7 @@ def _nodes(plan: Plan) -> Iterator[LeverRequest]:
     names_devices = limits.forbidden_devices or any(own.devices is not None for own in limits.tables.values())
     if plan.dense is not None or names_devices:
         return
-    per_node = topology.devices_per_node
+    per_node, is_usual = topology.devices_per_node, _is_usual(topology)
     for count in (topology.num_nodes + 1, topology.num_nodes - 1):
         devices = topology.with_nodes(count)
         if count and asked.batch_size_per_device * devices.num_devices <= MAX_GLOBAL_BATCH_SIZE:
@@ -390,10 +392,19 @@ def _nodes(plan: Plan) -> Iterator[LeverRequest]:
                 LeverName.NODES,
                 f"{count} {'node' if count == 1 else 'nodes'} of {per_node} {'device' if per_node == 1 else 'devices'}",
                 _with(plan, topology=devices),
-                f"--devices {count}x{per_node}",
+                f"--devices {count}x{per_node}" if is_usual else f"num_nodes: {count} in the file of --devices",
                 f"spec.trainer.numNodes: {count}",
                 num_samples=asked.batch_size_per_device * devices.num_devices,
             )
+
+
+def _is_usual(topology: Topology) -> bool:
+    """Return whether devices and links are those that the command takes for so many devices of a type."""
+    known = load_presets().get(topology.device.name)
+    if known is None:
+        return False
+    usual = known.topology(num_nodes=topology.num_nodes, devices_per_node=topology.devices_per_node)
+    return usual.model_copy(update={"host_memory": topology.host_memory}) == topology
 
 
 def _has_few(request: PlanRequest) -> bool:

@@ -6,6 +6,7 @@ import pytest
 import yaml
 from neuroshard_api.documents.levers import LeverName
 from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.presets import preset
 from neuroshard_api.documents.request import Algorithm, Constraints, PlanRequest, SearchSettings
 from neuroshard_api.documents.tables import DataType, Optimizer
 from neuroshard_api.documents.topology import Link
@@ -153,6 +154,16 @@ def test_another_batch_is_promised_after_a_descent_from_the_plan() -> None:
     problem = Problem(twice.request, costs)
     assert promised == pytest.approx(planned(twice.request).predicted.total_ms, rel=0.03)
     assert 1.1 * (promised or 0.0) < float(problem.total_ms([placement_of(plan.tables, problem)])[0])
+
+
+def test_other_nodes_of_devices_in_a_file_are_set_there() -> None:
+    """`--devices 3x4` would take the usual links of the device type, which are not those of the plan."""
+    usual = preset("h100-80gb").topology(num_nodes=2, devices_per_node=4)
+    slow = usual.model_copy(update={"inter_node": Link(bandwidth_bytes_per_second=5e9, latency_seconds=20e-6)})
+
+    options = [asked_for(topology=each)[LeverName.NODES][0].option for each in (usual, slow)]
+
+    assert options == ["--devices 3x4", "num_nodes: 3 in the file of --devices"]
 
 
 def test_other_nodes_of_few_tables_are_promised_by_a_short_search() -> None:
