@@ -266,7 +266,8 @@ class Branches:
 
     def _estimates(self, mean: FloatArray) -> tuple[FloatArray, float]:
         """Return bounds [peaks, pieces] by the prices at a mean device, and that of all higher peaks."""
-        by_rate = np.stack([self._by_rate(self._choices, piece, mean)[0] for piece in self._pieces], axis=1)
+        by_floor = self._by_floor(self._choices, mean)
+        by_rate = np.stack([self._by_rate(self._choices, piece, by_floor)[0] for piece in self._pieces], axis=1)
         if not len(self._peaks):
             return by_rate, np.inf
         columns_ms = self._rates[:, None] * self._peaks
@@ -288,7 +289,7 @@ class Branches:
         best_ms, begin = 0.0, None
         for _ in range(MOST_PRICED):
             before_ms = best_ms
-            by_rate, floors = self._by_rate(own, piece, mean)
+            by_rate, floors = self._by_rate(own, piece, self._by_floor(own, mean))
             bounds = by_rate - self._rates * peak + fixed_ms
             chosen = int(bounds.argmax())
             best_ms = max(best_ms, float(bounds[chosen]))
@@ -310,22 +311,26 @@ class Branches:
                 break
         return best_ms
 
-    def _by_rate(self, choices: Choices, piece: _Piece, mean: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return bounds without a peak's all-to-all by the prices at a mean device, and their floors, each [rates]."""
+    def _by_floor(self, choices: Choices, mean: FloatArray) -> list[tuple[float, FloatArray]]:
+        """Return for each floor a bound without any choice by the prices at a mean device, and the prices [n]."""
+        found: dict[float, tuple[float, FloatArray]] = {}
+        for floor in FLOORS:
+            value_ms, slopes = self._relaxed.tangent_of_compute(mean, floor=floor)
+            if value_ms in found:
+                break  # the dearest shard alone takes no longer than the mean device
+            found[value_ms] = value_ms - float(weighted_sum(slopes, mean)), weighted_sum(choices.rows, slopes)
+        return list(found.values())
+
+    def _by_rate(
+        self, choices: Choices, piece: _Piece, by_floor: Sequence[tuple[float, FloatArray]]
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return bounds without a peak's all-to-all, and their floors, each [rates]; see `_by_floor`."""
         traffic = choices.rows[:, -len(Collective) :]
         linear = weighted_sum(traffic, piece.rates)
         columns = traffic[:, POOLED, None] * self._rates
-        found: list[FloatArray] = []
-        values_ms: list[float] = []
-        for floor in FLOORS:
-            value_ms, slopes = self._relaxed.tangent_of_compute(mean, floor=floor)
-            if value_ms in values_ms:
-                break  # the dearest shard alone takes no longer than the mean device
-            values_ms.append(value_ms)
-            begin_ms = value_ms - float(weighted_sum(slopes, mean)) + piece.ms
-            prices = weighted_sum(choices.rows, slopes) + linear
-            found.append(begin_ms + choices.least_of(prices[:, None] + columns))
-        bounds = np.stack(found)
+        bounds = np.stack(
+            [ms + piece.ms + choices.least_of((prices + linear)[:, None] + columns) for ms, prices in by_floor]
+        )
         return bounds.max(axis=0), np.array(FLOORS)[bounds.argmax(axis=0)]
 
 
