@@ -249,6 +249,8 @@ class _Options:
             alone.sum(axis=1), _with_own(self._least_traffic, kinds.traffic[kind])
         )
         self._known: tuple[float, _Least] | None = None
+        self._unlimited: tuple[FloatArray, ...] | None = None
+        """[g, q + collectives] on the mean device and [g, 2] of some shard alone, the least without a limit."""
         self._of_lanes: dict[float, _Options] = {}
 
     def lanes_of(self, families: Families) -> list[float]:
@@ -266,7 +268,8 @@ class _Options:
         if lanes not in self._of_lanes:
             own = copy(self)
             own._of_lanes = {}  # noqa: SLF001 - of its own class; no cycle keeps the arrays after their search
-            own._known, own._rows = None, self._mean_rows(lanes)  # noqa: SLF001 - of its own class
+            own._known = own._unlimited = None  # noqa: SLF001 - likewise
+            own._rows = self._mean_rows(lanes)  # noqa: SLF001 - likewise
             own._too_dear_ms = np.where(self._lanes > lanes, np.inf, self._too_dear_ms)  # noqa: SLF001 - likewise
             self._of_lanes[lanes] = own
         return self._of_lanes[lanes]
@@ -278,10 +281,18 @@ class _Options:
     def least(self, limit_ms: float) -> _Least:
         """Return the least that units bring in shards that alone cost at most the limit; infinite where none does."""
         if self._known is None or self._known[0] != limit_ms:
-            too_slow = ~self._is_usable(limit_ms)[:, None]
-            total = np.minimum.reduceat(np.where(too_slow, np.inf, self._rows), self._starts, axis=0)
-            single = np.minimum.reduceat(np.where(too_slow, np.inf, self._wide), self._starts, axis=0)
-            self._known = limit_ms, _Least(np.arange(len(self._unit)), self._unit, self._family, total, single)
+            usable, every = self._is_usable(limit_ms), self._is_usable(np.inf)
+            values = self._rows, self._wide
+            if self._unlimited is None:
+                self._unlimited = tuple(_least_usable(each, every, self._starts) for each in values)
+            # A limit leaves most groups all that they have.
+            changed = np.logical_or.reduceat(usable != every, self._starts)
+            own = changed[self._group]
+            starts = np.flatnonzero(np.diff(self._group[own], prepend=-1))
+            least = [each.copy() for each in self._unlimited]
+            for found, of_shards in zip(least, values, strict=True):
+                found[changed] = _least_usable(of_shards[own], usable[own], starts)
+            self._known = limit_ms, _Least(np.arange(len(self._unit)), self._unit, self._family, *least)
         return self._known[1]
 
     def _is_usable(self, limit_ms: float) -> BoolArray:
@@ -345,6 +356,12 @@ class _Options:
             taking_part = list(COLLECTIVES[family])
             most[taking_part] = np.maximum(most, np.maximum(own[of_family].min(axis=0), forced))[taking_part]
         return most
+
+
+def _least_usable(values: FloatArray, usable: BoolArray, starts: IndexArray) -> FloatArray:
+    """Return [g, v] the least values [n, v] of the usable shards of each group; infinite where there is none."""
+    least: FloatArray = np.minimum.reduceat(np.where(usable[:, None], values, np.inf), starts, axis=0)
+    return least
 
 
 def _num_distinct(values: IndexArray) -> int:
