@@ -5,17 +5,17 @@ Each lever is priced by one evaluation that takes a part of a search:
 lever                                    promise
 types on the wire and of tables, batch   price of the plan's own placement: all tables change alike, and stay
 batch that saves, of few tables          the plan's own placement after a descent: long steps are cut otherwise
-repeats, of few tables                   the plan's own placement after a descent, in the cheaper of two forms
+repeats, of few tables                   a short search in the plan's sharding types, in the form that is cheaper
 repeats, of many tables                  the plan's cost, times the lower bound without repeats over that with them
-groups, nodes, of few tables             a short search, and what a whole one finds below it: there are other devices
+groups, nodes, of few tables             a short search: there are other devices
 groups, nodes, of many tables            the plan's cost, times that of its cuts on even devices there over that here
 
-The first three are costs of real placements, so that a search finds no worse. Those of many tables promise what a
-search would find where the best plan is as far above its bound, or above even devices, as this plan is: what keeps a
-plan from them, cuts that cost and devices that are uneven, is mostly due to the tables and stays. A short search of
-many tables ends far above what a whole one finds. Short searches are in the plan's sharding types, but where the plan
-is far above its bound: there a change as small as that of repeats may call for others, and both are searched in all.
-On other devices nothing is searched where the bound alone says that the lever is not named.
+The first ones are costs of real placements, so that a search finds no worse. A short search promises what a whole one
+finds below it. The others promise what a search would find where the best plan is as far above its bound, or above even
+devices, as this plan is: what keeps a plan from them, cuts that cost and devices that are uneven, is mostly due to the
+tables and stays. A short search of many tables ends far above what a whole one finds. Other devices are searched in the
+plan's sharding types, but in all where the plan is far above its bound, or on one node, where no table is cut by nodes.
+They are not searched where the bound alone says that the lever is not named.
 
 Other batch sizes and numbers of nodes are judged by the time per sample. Levers that do not save more than the cost
 models can distinguish, and than the promises are wrong by, are not named.
@@ -43,7 +43,7 @@ from neuroshard_api.sharding.replication import Grouping, ReplicationChoices
 
 from neuroshard_planner.choices.device_groups import least_average_ms, permitted_groupings
 from neuroshard_planner.choices.means_by_rows import bound_of_choices_ms
-from neuroshard_planner.choices.trials import exchange_refusal, least_gain
+from neuroshard_planner.choices.trials import cheaper_ms, exchange_refusal, least_gain
 from neuroshard_planner.errors import PlannerError, RequestError
 from neuroshard_planner.planning import Bundle, refined_ms, searched_ms
 from neuroshard_planner.plans.tables import is_searched, placement_of
@@ -69,7 +69,7 @@ SHORT_ENDS_ABOVE = 0.015
 MOST_SEARCHED_UNITS = 64
 """Of such a search; with more it ends up to a quarter above a whole one."""
 WIDE_GAP = 0.25
-"""Of a plan to its bound: above it, other sharding types may be better by as much after a small change."""
+"""Of a plan to its bound: above it, other sharding types may be better by as much on other devices."""
 EVEN_ERROR = 0.03
 """Of a step: differences on even devices that are mostly kept by plans."""
 MOST_NAMED = 3
@@ -147,6 +147,8 @@ class Promises:
         if request.topology == self._plan.resolved.topology:
             return self._here_ms(lever)
         if _has_few(request):
+            may_stay = self._plan.gap <= WIDE_GAP and self._plan.resolved.topology.num_nodes > 1
+            request = _in_types_of(self._plan, request) if may_stay else request
             found_ms = self._searched_ms(request, limit_ms=_least_named_ms(self._plan, lever))
         else:
             found_ms = self._on_even_devices_ms(request)
@@ -172,26 +174,22 @@ class Promises:
         return min(on_placement_ms, self._by_bound_ms(problem))
 
     def _without_repeats_ms(self, problem: Problem) -> float:
-        """Return the cost of a plan without repeats, in the form that costs less (`choices.repeats`).
+        """Return the cost of a plan without repeats, in the form that costs less, or with them (`choices.repeats`).
 
-        A form is left out that saves nothing on even devices, or less there than the other.
+        A form is left out that saves nothing on even devices, or less there than the other. The grouped form is tried
+        only where the other may save enough.
         """
-        forms, request = [problem], problem.request
+        forms, request, all_lists_ms = [problem], problem.request, self._plan.predicted.total_ms
         if request.topology.num_devices > 1:
             with suppress(RequestError):
                 forms.append(Problem(request.model_copy(update={"grouped": request.deduplicate}), self._costs))
         even_ms = [_even_ms(self._plan, each) for each in forms]
         limit_ms = min(self._even_here_ms, (1 + EVEN_ERROR) * min(even_ms))
         forms = [each for each, ms in zip(forms, even_ms, strict=True) if ms < limit_ms]
-        if not forms:
-            return self._plan.predicted.total_ms
-        if self._plan.gap <= WIDE_GAP:
-            placed = [(each, placement_of(self._plan.tables, each)) for each in forms]
-            costs = (refined_ms(each, placement) for each, placement in placed if each.fits(placement))
-            return min(costs, default=self._plan.predicted.total_ms)
-        by_bound_ms, form = min(((self._by_bound_ms(each), each) for each in forms), key=lambda each: each[0])
-        found_ms = self._searched_ms(form.request) if by_bound_ms < self._plan.predicted.total_ms else None
-        return by_bound_ms if found_ms is None else found_ms
+        if not forms or self._by_bound_ms(problem) >= cheaper_ms(self._plan):
+            return all_lists_ms
+        costs = (self._searched_ms(_in_types_of(self._plan, each.request)) for each in forms)
+        return min((each for each in costs if each is not None), default=all_lists_ms)
 
     def _by_bound_ms(self, problem: Problem) -> float:
         """Return the plan's cost, changed as the lower bound changes."""
@@ -204,8 +202,6 @@ class Promises:
         is_whole = settings.work_budget is not None and settings.work_budget <= short
         if not is_whole:
             request = request.model_copy(update={"search": settings.model_copy(update={"work_budget": short})})
-        if self._plan.gap <= WIDE_GAP:
-            request = _in_types_of(self._plan, request)
         ends_above = 0.0 if is_whole else SHORT_ENDS_ABOVE
         found_ms = searched_ms(request, self._costs, limit_ms=limit_ms and limit_ms * (1 + ends_above))
         return found_ms and found_ms / (1 + ends_above)
