@@ -16,7 +16,7 @@ Two things no convex function of the mean device says, so that plans are bounded
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
+from itertools import islice, product
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -230,7 +230,7 @@ class Branches:
         used = [each for each in relaxed.collectives if each is not Collective.INDICES]
         used = [each for each in used if each is not POOLED or not len(self._peaks)]
         lines = [relaxed.lines(each, most_ms=shards.limit_ms, tolerance_ms=STRAIGHT * about_ms) for each in used]
-        self._pieces = list(_pieces(used, lines))
+        self._pieces = list(islice(_pieces(used, lines), MOST_PIECES + 1))
         self._peaks_ms = shards.exchange.total_ms(self._peaks)
         self._rates = np.zeros(1)
         """Prices of columns that are tried."""
