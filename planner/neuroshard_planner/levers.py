@@ -414,7 +414,7 @@ def _nodes(plan: Plan) -> Iterator[LeverRequest]:
 
 
 def _is_usual(topology: Topology) -> bool:
-    """Return whether devices and links are those that the command takes for so many devices of a type."""
+    """Return whether devices and links are those that the command takes for that many devices of a type."""
     known = load_presets().get(topology.device.name)
     if known is None:
         return False
