@@ -1,22 +1,31 @@
 """What would save time, as sentences."""
 
 from neuroshard_api.documents.levers import Lever
+from neuroshard_api.documents.plan import Plan
 
 from neuroshard_report.quantities import format_count, format_ms, format_percent
 
 
-def lever_line(lever: Lever, *, now_ms: float, num_samples: int) -> str:
+def waits_for_host(plan: Plan) -> bool:
+    """Return whether the whole step of a plan is known to be bound by the host, so that faster devices wait for it."""
+    return plan.step is not None and plan.step.dense_ms is not None and plan.step.is_host_bound
+
+
+def lever_line(lever: Lever, *, now_ms: float, num_samples: int, is_waiting: bool) -> str:
     """Return the promise of a lever, with the option and the job's field that turn it on.
 
     Args:
         lever: of a plan.
         now_ms: predicted cost of the plan's step.
         num_samples: of the plan's step, of all devices.
+        is_waiting: whether devices wait for the host (`waits_for_host`): then equally many samples take as long.
     """
     times = f"about {format_ms(lever.total_ms)} ms in place of {format_ms(now_ms)}"
     saved = f"-{format_percent(lever.saved_share)}"
     if lever.num_samples is not None:
         counts = f"{format_count(lever.num_samples)} samples in place of {format_count(num_samples)}"
         times, saved = f"{times} for {counts}", f"{saved} per sample"
+    elif is_waiting:
+        saved = f"{saved} of the embedding part; the step stays, for the host binds it"
     way = lever.option if lever.option.startswith("--set") else f"{lever.option}, or {lever.field}"
     return f"{lever.text}: {times} ({saved}); {way}"

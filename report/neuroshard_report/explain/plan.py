@@ -30,6 +30,7 @@ from neuroshard_report.explain.stored_types import stored_types_text
 from neuroshard_report.explain.table import rebuilt
 from neuroshard_report.explain.terms import Term, step_terms
 from neuroshard_report.explain.trust import basis_of, trust_of
+from neuroshard_report.levers import waits_for_host
 
 NUM_DOMINANT = 5  # tables named as dominating a device
 SMALL_GAP = 0.02  # below it the search is as good as done
@@ -104,6 +105,8 @@ class PlanExplanation:
     embedding servers of these alone."""
     levers: tuple[Lever, ...]
     """Permissions that would lower the step."""
+    is_waiting: bool
+    """Whether devices wait for the host, so that a faster embedding part leaves the step as it is."""
     dense_units: tuple[ExplainedUnit, ...]
     """Of the dense part. Empty: it has no layout."""
     trust: str
@@ -158,6 +161,7 @@ def explain_plan(plan: Plan, *, bundle: Bundle) -> PlanExplanation:
         if whole.servers is not None
         else tuple(_helps(plan, problem, bundle, memory_share=memory[fullest])),
         levers=whole.levers or with_levers(whole, costs=bundle).levers or (),
+        is_waiting=waits_for_host(whole),
         dense_units=explained_units(whole, costs=bundle),
         trust=_trust(whole, terms),
         moves=_moves(plan),

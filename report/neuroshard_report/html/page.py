@@ -30,7 +30,7 @@ from neuroshard_report.html.device_map import (
     read_bytes_per_sample,
 )
 from neuroshard_report.html.device_strip import Series, has_node_lines, stacked_columns
-from neuroshard_report.levers import lever_line
+from neuroshard_report.levers import lever_line, waits_for_host
 from neuroshard_report.quantities import format_count, format_ms, format_percent
 from neuroshard_report.summary import (
     LEAST_SHARE,
@@ -171,7 +171,12 @@ def render_html(
         comparison=_comparison(summary),
         least_share=LEAST_SHARE,
         levers=[
-            lever_line(lever, now_ms=plan.predicted.total_ms, num_samples=plan.request.global_batch_size)
+            lever_line(
+                lever,
+                now_ms=plan.predicted.total_ms,
+                num_samples=plan.request.global_batch_size,
+                is_waiting=waits_for_host(plan),
+            )
             for lever in plan.levers or ()
         ],
         stored_types=stored_types_text(plan),

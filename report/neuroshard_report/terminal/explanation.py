@@ -67,7 +67,10 @@ def render_plan_explanation(found: PlanExplanation) -> RenderableType:
         columns=("why it is above the lower bound", "ms"),
         rows=tuple((part.reason, format_ms(part.ms)) for part in found.gap_parts),
     )
-    levers = (lever_line(each, now_ms=found.total_ms, num_samples=found.num_samples) for each in found.levers)
+    levers = (
+        lever_line(each, now_ms=found.total_ms, num_samples=found.num_samples, is_waiting=found.is_waiting)
+        for each in found.levers
+    )
     helps = [Text(f"- {sentence}") for sentence in (*levers, *found.helps)]
     overfull = [part for each in found.overfull[:MAX_OVERFULL] for part in ("", *_overfull(each))]
     more = len(found.overfull) - MAX_OVERFULL

@@ -19,7 +19,7 @@ from neuroshard_report.explain.robustness import TrafficCost
 from neuroshard_report.explain.step import once_per_list
 from neuroshard_report.explain.stored_types import stored_types_text
 from neuroshard_report.explain.trust import trust_text
-from neuroshard_report.levers import lever_line
+from neuroshard_report.levers import lever_line, waits_for_host
 from neuroshard_report.quantities import format_count, format_ms, format_percent
 from neuroshard_report.summary import (
     DeviceView,
@@ -79,11 +79,11 @@ def render_plan(plan: Plan, *, traffic: Sequence[TrafficCost] = ()) -> Renderabl
     if plan.deduplication:
         parts += [Text(), _deduplication(plan, plan.deduplication)]
     parts += narrow_tables(plan.communication, plan.gradients)
-    total_ms, num_samples = plan.predicted.total_ms, plan.request.global_batch_size
+    total_ms, num_samples, is_waiting = plan.predicted.total_ms, plan.request.global_batch_size, waits_for_host(plan)
     if traffic:
         parts += [Text(), _other_traffic(traffic)]
     parts += [
-        Text(f"would help: {lever_line(lever, now_ms=total_ms, num_samples=num_samples)}")
+        Text(f"would help: {lever_line(lever, now_ms=total_ms, num_samples=num_samples, is_waiting=is_waiting)}")
         for lever in plan.levers or ()
     ]
     parts += [Text(f"warning: {warning}", style="yellow") for warning in plan.warnings]
