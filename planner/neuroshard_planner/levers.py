@@ -17,7 +17,8 @@ tables and stays. A short search of many tables ends far above what a whole one 
 
 Where a heavier load calls for a large table to be cut by the rows of a node, the plan's types do not have that. So a
 descent or a search that ends far above the bound is followed by a short search of all types, and the cheaper counts:
-for one lever of a plan, which bounds the time of all.
+once on the same devices, which bounds the time. All types are searched at once where the plan is on one node, so that
+none of its tables is cut by nodes.
 Other devices are not searched where the bound alone says that the lever is not named.
 
 Other batch sizes and numbers of nodes are judged by the time per sample. Levers that do not save more than the cost
@@ -137,8 +138,8 @@ class Promises:
     def __init__(self, plan: Plan, *, costs: Bundle) -> None:
         """``costs`` are those that the plan was made with."""
         self._plan, self._costs = plan, costs
-        self._was_widened = False
-        """Whether all types were searched: once for a plan, of whose time a search of few tables is half."""
+        self._widened = set[Topology]()
+        """Devices on which all types were searched: once, for that takes half of a plan's time where tables are few."""
 
     def total_ms(self, lever: LeverRequest) -> float | None:
         """Return the predicted cost of a plan with a lever, which a search should find.
@@ -159,7 +160,8 @@ class Promises:
         elif problem.memory.shard_capacity_bytes <= 0 or self._bound_ms(problem) >= _least_named_ms(self._plan, lever):
             return None
         else:
-            found_ms = self._in_wider_types_ms(problem, self._in_own_types_ms(request))
+            is_cut_by_nodes = self._plan.resolved.topology.num_nodes > 1
+            found_ms = self._in_wider_types_ms(problem, self._in_own_types_ms(request) if is_cut_by_nodes else None)
         return None if found_ms is None else found_ms + lever.added_ms
 
     def _here_ms(self, lever: LeverRequest) -> float | None:
@@ -212,10 +214,14 @@ class Promises:
 
     def _in_wider_types_ms(self, problem: Problem, found_ms: float | None) -> float | None:
         """Return a cost found in the plan's sharding types, or one of all types where it is far above the bound."""
-        has_all = self._was_widened or _in_types_of(self._plan, problem.request) == problem.request
-        if has_all or (found_ms is not None and found_ms <= (1 + WIDE_GAP) * self._bound_ms(problem)):
+        topology = problem.request.topology
+        if found_ms is not None and (
+            topology in self._widened
+            or _in_types_of(self._plan, problem.request) == problem.request
+            or found_ms <= (1 + WIDE_GAP) * self._bound_ms(problem)
+        ):
             return found_ms
-        self._was_widened = True
+        self._widened.add(topology)
         costs = (found_ms, self._searched_ms(problem.request))
         return min((each for each in costs if each is not None), default=None)
 
