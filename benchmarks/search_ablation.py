@@ -11,8 +11,8 @@ nodes of 8 devices, where they fit. --first names the first task: from 1,000 on 
 takes up each plan as it ends, and the same command goes on after the last of them; --minutes ends it, and --most-pairs
 leaves tasks of more tables times devices for later. --named plans the whole search alone and keeps it under a name, so
 that one file holds those of two checkouts. --report writes
-benchmarks/results/search-ablation_<hardware>_<date>.md from the kept file, and public-ablation_* from its public
-workloads.
+benchmarks/results/search-ablation_<hardware>_<date>.md from the kept file, public-ablation_* from its public
+workloads, and search-checkouts_* where there are plans of two checkouts.
 """
 
 import argparse
@@ -314,7 +314,9 @@ def main() -> None:
             print(write_result("public-ablation", report(of_public, "public workloads on 1 and 2 nodes of 8 devices")))
         if of_drawn:
             drawn = "tasks of those that `benchmarks/search_ablation.py` draws"
-            print(write_result("search-ablation", report(of_drawn, drawn)))
+            known = {WHOLE, SEED, *PARTS, *MIXED_PARTS, *HOST_PARTS}
+            is_of_parts = {record.part for record in of_drawn} <= known
+            print(write_result("search-ablation" if is_of_parts else "search-checkouts", report(of_drawn, drawn)))
     else:
         limits = {"most_pairs": arguments.most_pairs, "minutes": arguments.minutes}
         drawn_tasks = range(arguments.first, arguments.first + arguments.tasks)

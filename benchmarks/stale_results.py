@@ -150,6 +150,7 @@ MEASURED: Mapping[str, Sequence[str]] = {
     "reporter-overhead": ("trainer/neuroshard_trainer/measure",),
     "robustness": _SEARCH,
     "search-ablation": _SEARCH,
+    "search-checkouts": _SEARCH,
     "search-quality": (*_SEARCH, "planner/neuroshard_planner/baselines"),
     "search-time": _SEARCH,
     "session-clustering": _CLUSTERING,
