@@ -232,7 +232,7 @@ def test_types_are_priced_though_the_exact_plan_avoids_all_to_alls() -> None:
             )
             for index in range(20)
         ),
-        topology=preset("h100-80gb").topology(num_nodes=8, devices_per_node=8),
+        topology=preset("h100-80gb").topology(num_nodes=8, devices_per_node=4),
         batch_size_per_device=4096,
         constraints=Constraints(sharding_types=tuple(ShardingType)),
         communication=choices,
