@@ -44,7 +44,8 @@ class SearchTuning:
     most_opened_units: int = 1200
     """A set of more has no opening, of which no descent comes to an end, and no assignments."""
     num_best: int = 3
-    """Placements or proposals that descents go on from, and states that the beam keeps, as many as the reference's."""
+    """Placements or proposals that descents go on from, assignments of each power that are dealt out, and states that
+    the beam keeps, as many as the reference's."""
     num_candidates: int = 10
     """Units split per level and criterion, as in the reference; states that are shuffled; placements that descend, and
     packings that are kept."""
@@ -102,16 +103,12 @@ class SearchTuning:
 
     powers: tuple[int, ...] = (2, 4, 8, 16)
     """Of the means by which assignments are descended."""
-    num_assignments: int = 2
-    """Of each power, that are dealt out."""
     num_changed: tuple[int, ...] = (1, 2, 4)
     """Units that a neighbor of the best assignment has in forms, or by columns, other than that."""
     num_fills: int = 3
     """Placements with equal columns on all devices that are dealt out; 0 leaves them out."""
     has_dealing: bool = True
     """Whether assignments are dealt out, and not put into the opening alone."""
-    most_dearer: float = 1.5
-    """Times the cheapest, of placements that descents start from."""
     columns_gain: float = 0.1
     """Of what the opening by columns costs, that the whole search by columns may gain."""
     whole_round: int = 3

@@ -208,7 +208,7 @@ class MixedSearch:
     def _starts(self, found: Sequence[Placement], count: int) -> list[Placement]:
         """Return placements of all sets of families in turn, the cheapest of each first.
 
-        Each choice of families of the units counts once. What is much dearer than the cheapest is left out.
+        Each choice of families of the units counts once.
         """
         problem, kinds = self._problem, self._problem.kinds
         totals = problem.total_ms(found)
@@ -217,7 +217,7 @@ class MixedSearch:
         for row in np.argsort(totals, kind="stable").tolist():
             families = np.zeros(len(problem.units), dtype=np.int8)
             families[kinds.unit[found[row].kinds]] = kinds.family[found[row].kinds]
-            if families.tobytes() in known or totals[row] > problem.tuning.most_dearer * totals.min():
+            if families.tobytes() in known:
                 continue
             known.add(families.tobytes())
             in_use = np.bincount(families, minlength=len(FAMILIES)).astype(np.bool_).tobytes()
@@ -232,7 +232,7 @@ class MixedSearch:
         assignments = Assignments(
             problem, self._forms, self._options, traits=self._traits(), prices=prices, bound=self._bound
         )
-        chosen = assignments.promising(sets, count=problem.tuning.num_assignments)
+        chosen = assignments.promising(sets, count=problem.tuning.num_best)
         if start is not None and not self._bound and self._is_large:
             # Descents of large sets end about as far above what they promise, by columns or not.
             limit_ms = min(limit_ms, assignments.promised_of(start))
