@@ -7,19 +7,15 @@ types on the wire and of tables, batch   price of the plan's own placement: all 
 batch that saves, of few tables          the plan's own placement after a descent: long steps are cut otherwise
 repeats, of few tables                   a short search in the plan's sharding types, in the form that is cheaper
 repeats, of many tables                  the plan's cost, times the lower bound without repeats over that with them
-groups, nodes, of few tables             a short search in the plan's sharding types: there are other devices
+groups, nodes, of few tables             a short search: there are other devices
 groups, nodes, of many tables            the plan's cost, times that of its cuts on even devices there over that here
 
 The first ones are costs of real placements, so that a search finds no worse. A short search promises what a whole one
 finds below it. The others promise what a search would find where the best plan is as far above its bound, or above even
 devices, as this plan is: what keeps a plan from them, cuts that cost and devices that are uneven, is mostly due to the
-tables and stays. A short search of many tables ends far above what a whole one finds.
-
-Where a heavier load calls for a large table to be cut by the rows of a node, the plan's types do not have that. So a
-descent or a search that ends far above the bound is followed by a short search of all types, and the cheaper counts:
-once on the same devices, which bounds the time. All types are searched at once where the plan is on one node, so that
-none of its tables is cut by nodes.
-Other devices are not searched where the bound alone says that the lever is not named.
+tables and stays. A short search of many tables ends far above what a whole one finds. Other devices are searched in the
+plan's sharding types, but in all where the plan is far above its bound. They are not searched where the bound alone
+says that the lever is not named.
 
 Other batch sizes and numbers of nodes are judged by the time per sample. Levers that do not save more than the cost
 models can distinguish, and than the promises are wrong by, are not named.
@@ -72,8 +68,8 @@ SHORT_ENDS_ABOVE = 0.015
 """Share by which it ends above a whole one in the mean (`benchmarks/promises.py`)."""
 MOST_SEARCHED_UNITS = 64
 """Of such a search; with more it ends up to a quarter above a whole one."""
-WIDE_GAP = 0.38
-"""Of a promise to the bound of its request: above it, other sharding types than the plan's are often better."""
+WIDE_GAP = 0.25
+"""Of a plan to its bound: above it, other sharding types may be better by as much on other devices."""
 EVEN_ERROR = 0.03
 """Of a step: differences on even devices that are mostly kept by plans."""
 MOST_NAMED = 3
@@ -138,8 +134,6 @@ class Promises:
     def __init__(self, plan: Plan, *, costs: Bundle) -> None:
         """``costs`` are those that the plan was made with."""
         self._plan, self._costs = plan, costs
-        self._widened = set[Topology]()
-        """Devices on which all types were searched: once, for that takes half of a plan's time where tables are few."""
 
     def total_ms(self, lever: LeverRequest) -> float | None:
         """Return the predicted cost of a plan with a lever, which a search should find.
@@ -152,16 +146,11 @@ class Promises:
         request = lever.request
         if request.topology == self._plan.resolved.topology:
             return self._here_ms(lever)
-        if not has_room(request):
-            return None
-        problem = Problem(request, self._costs)
-        if not _has_few(request):
-            found_ms: float | None = self._on_even_devices_ms(problem)
-        elif problem.memory.shard_capacity_bytes <= 0 or self._bound_ms(problem) >= _least_named_ms(self._plan, lever):
-            return None
+        if _has_few(request):
+            request = _in_types_of(self._plan, request) if self._plan.gap <= WIDE_GAP else request
+            found_ms = self._searched_ms(request, limit_ms=_least_named_ms(self._plan, lever))
         else:
-            is_cut_by_nodes = self._plan.resolved.topology.num_nodes > 1
-            found_ms = self._in_wider_types_ms(problem, self._in_own_types_ms(request) if is_cut_by_nodes else None)
+            found_ms = self._on_even_devices_ms(request)
         return None if found_ms is None else found_ms + lever.added_ms
 
     def _here_ms(self, lever: LeverRequest) -> float | None:
@@ -175,7 +164,7 @@ class Promises:
         is_by_columns = all(table.sharding_type.is_by_columns for table in plan.tables)
         may_change = _has_few(request) and problem.host_tables is None and is_searched(plan.tables, problem)
         if lever.name is LeverName.BATCH_SIZE and may_change and saved_share(plan, lever, on_placement_ms) > 0:
-            return self._in_wider_types_ms(problem, refined_ms(problem, placement))
+            return refined_ms(problem, placement)
         if lever.name in ALIKE and (is_by_columns or lever.name is not LeverName.WIRE_TYPES):
             return on_placement_ms
         if lever.name is LeverName.REPEATS and may_change:
@@ -198,45 +187,30 @@ class Promises:
         forms = [each for each, ms in zip(forms, even_ms, strict=True) if ms < limit_ms]
         if not forms or self._by_bound_ms(problem) >= cheaper_ms(self._plan):
             return all_lists_ms
-        costs = [(self._in_own_types_ms(each.request), each) for each in forms]
-        found_ms, form = min(((ms or np.inf, each) for ms, each in costs), key=lambda cost: cost[0])
-        return self._in_wider_types_ms(form, found_ms) or all_lists_ms
+        costs = (self._searched_ms(_in_types_of(self._plan, each.request)) for each in forms)
+        return min((each for each in costs if each is not None), default=all_lists_ms)
 
     def _by_bound_ms(self, problem: Problem) -> float:
         """Return the plan's cost, changed as the lower bound changes."""
-        return self._plan.predicted.total_ms * self._bound_ms(problem) / self._plan.lower_bound_ms
+        bound_ms = bound_of_choices_ms(problem.request, self._costs, problem)
+        return self._plan.predicted.total_ms * bound_ms / self._plan.lower_bound_ms
 
-    def _bound_ms(self, problem: Problem) -> float:
-        return bound_of_choices_ms(problem.request, self._costs, problem)
-
-    def _in_own_types_ms(self, request: PlanRequest) -> float | None:
-        return self._searched_ms(_in_types_of(self._plan, request))
-
-    def _in_wider_types_ms(self, problem: Problem, found_ms: float | None) -> float | None:
-        """Return a cost found in the plan's sharding types, or one of all types where it is far above the bound."""
-        topology = problem.request.topology
-        if found_ms is not None and (
-            topology in self._widened
-            or _in_types_of(self._plan, problem.request) == problem.request
-            or found_ms <= (1 + WIDE_GAP) * self._bound_ms(problem)
-        ):
-            return found_ms
-        self._widened.add(topology)
-        costs = (found_ms, self._searched_ms(problem.request))
-        return min((each for each in costs if each is not None), default=None)
-
-    def _searched_ms(self, request: PlanRequest) -> float | None:
-        """Return the cost that a whole search should find, by a short one. None: nothing fits."""
+    def _searched_ms(self, request: PlanRequest, *, limit_ms: float | None = None) -> float | None:
+        """Return the cost that a whole search should find, by a short one. None: nothing fits, or below the limit."""
         settings, short = request.search, int(SHORT_SHARE * SearchTuning().least_budget(request.topology.num_devices))
         is_whole = settings.work_budget is not None and settings.work_budget <= short
         if not is_whole:
             request = request.model_copy(update={"search": settings.model_copy(update={"work_budget": short})})
-        found_ms = searched_ms(request, self._costs)
-        return found_ms if found_ms is None or is_whole else found_ms / (1 + SHORT_ENDS_ABOVE)
+        ends_above = 0.0 if is_whole else SHORT_ENDS_ABOVE
+        found_ms = searched_ms(request, self._costs, limit_ms=limit_ms and limit_ms * (1 + ends_above))
+        return found_ms and found_ms / (1 + ends_above)
 
-    def _on_even_devices_ms(self, problem: Problem) -> float:
-        """Return the plan's cost, changed as that of its cuts on even devices changes."""
-        return self._plan.predicted.total_ms * _even_ms(self._plan, problem) / self._even_here_ms
+    def _on_even_devices_ms(self, request: PlanRequest) -> float | None:
+        """Return the plan's cost, changed as that of its cuts on even devices changes. None: nothing fits."""
+        if not has_room(request):
+            return None
+        there_ms = _even_ms(self._plan, Problem(request, self._costs))
+        return self._plan.predicted.total_ms * there_ms / self._even_here_ms
 
     @cached_property
     def _even_here_ms(self) -> float:

@@ -103,8 +103,10 @@ def searched(
     return found if migration is None else found.model_copy(update={"incumbent": migration.written_down(tables)})
 
 
-def searched_ms(request: PlanRequest, costs: Bundle) -> float | None:
-    """Return the predicted cost of the plan that `searched` finds, without its bound and its document. None: none fits.
+def searched_ms(request: PlanRequest, costs: Bundle, *, limit_ms: float | None = None) -> float | None:
+    """Return the predicted cost of the plan that `searched` finds, without its document. None: none fits.
+
+    None without a search where a limit is given, and the bound says that no plan costs less.
 
     Raises:
         RequestError: as `searched`.
@@ -119,7 +121,10 @@ def searched_ms(request: PlanRequest, costs: Bundle) -> float | None:
     problem = Problem(request, costs)
     if problem.memory.shard_capacity_bytes <= 0:
         return None
-    found = _found(problem, baselines=attempts(problem), bounds=FamilyBounds(problem))
+    bounds = FamilyBounds(problem)
+    if limit_ms is not None and bounds.least_ms >= limit_ms:
+        return None
+    found = _found(problem, baselines=attempts(problem), bounds=bounds)
     return None if found is None else predicted_cost(problem, found.placement, costs.manifest.source).total_ms
 
 

@@ -166,26 +166,6 @@ def test_other_nodes_of_devices_in_a_file_are_set_there() -> None:
     assert options == ["--devices 3x4", "num_nodes: 3 in the file of --devices"]
 
 
-def test_a_promise_far_above_its_bound_is_searched_in_types_that_the_plan_has_not() -> None:
-    """Narrow tables of long lists are whole in the plan, and cut by rows of a node cost a fraction."""
-    request = builders.request(
-        *builders.tables(2, embedding_dim=16, pooling_factor=200.0),
-        topology=builders.topology(8, num_nodes=2),
-        batch_size_per_device=8192,
-        constraints=Constraints(sharding_types=(ShardingType.TABLE_WISE,)),
-        search=SearchSettings(work_budget=4000),
-    )
-    narrow = planned(request)
-    free = request.model_copy(update={"constraints": Constraints()})
-    plan, costs = narrow.model_copy(update={"request": free}), ExactCosts(request.topology.device)
-    twice, _ = (each for each in questions(plan, costs=costs) if each.name is LeverName.BATCH_SIZE)
-
-    promised = Promises(plan, costs=costs).total_ms(twice)
-
-    assert promised == pytest.approx(planned(twice.request).predicted.total_ms, rel=0.03)
-    assert (promised or 0.0) < narrow.predicted.total_ms
-
-
 def test_other_nodes_of_few_tables_are_promised_by_a_short_search() -> None:
     """It is the whole one where the request names as little work."""
     request = exchanging()
