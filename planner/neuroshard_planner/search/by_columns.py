@@ -84,6 +84,8 @@ class IteratedSearch:
         self._left = work_budget - (problem.work - begin)
         self.end = 0
         self.found: list[Placement] = []
+        self._descended = set[tuple[bytes, bytes]]()
+        """Kinds and devices of the courses' starts: both courses find some."""
         self.placements = self.levels = self.improvements = 0
 
     @property
@@ -166,7 +168,11 @@ class IteratedSearch:
             chosen.append(self._starts[int(self._problem.total_ms(self._starts).argmin())])
         chosen = chosen or _packed(self._problem)
         for position in most_promising(self._problem, chosen):
-            self.found.append(local.improve(chosen[position], max_shards=course.max_shards))
+            start = chosen[position]
+            before = len(self._descended)
+            self._descended.add((start.kinds.tobytes(), start.devices.tobytes()))
+            if len(self._descended) > before:
+                self.found.append(local.improve(start, max_shards=course.max_shards))
         self._count(splits, local)
 
     def perturb(self, courses: Sequence[Course], *, bound_ms: float) -> None:

@@ -1,7 +1,8 @@
 """The partitioner: places shards greedily on devices, many candidates (lanes) side by side in one array program.
 
 Loads are additive here (see estimator). The networks themselves judge the result, and local search fixes what the
-tangent got wrong.
+tangent got wrong. A few lists are placed by the networks in place of loads, as NeuroShard (MLSys 2023) does, section
+3.4: far fewer in the same time, but even where the tangent is far off.
 """
 
 from collections.abc import Sequence
@@ -75,6 +76,48 @@ def place(
         placed = Placement(kinds=kinds[row, :count], devices=chosen[row, :count])
         placements.append(placed if fits[row] else None)
     return placements
+
+
+def place_by_networks(
+    problem: Problem, lanes: Sequence[GreedyPass], *, fixed: Placement | None = None
+) -> list[Placement | None]:
+    """Place each lane's shards as `place` does, each on the device that costs least with it by the networks.
+
+    The shard that costs most alone is first. Prices of memory and shuffled orders do not count.
+    """
+    lists = [lane.kinds for lane in lanes]
+    every, position = np.unique(np.concatenate(lists), return_inverse=True)
+    alone = problem.compute_ms(problem.kinds.representation[every], in_bulk=True).sum(axis=1)
+    shards = np.full((len(lanes), max(map(len, lists))), len(every), dtype=np.int64)
+    for row, own in zip(shards, np.split(position, np.cumsum([*map(len, lists)])), strict=False):
+        row[: len(own)] = own[np.argsort(-alone[own], kind="stable")]
+    added = np.vstack((_brought(problem, every), np.zeros(problem.kinds.representation.shape[1] + 2)))
+    held = np.zeros((problem.num_devices, added.shape[1]))
+    if fixed is not None:
+        np.add.at(held, fixed.devices, _brought(problem, fixed.kinds))
+    used = np.repeat(held[None], len(lanes), axis=0)
+    limits = np.array([lane.dim_limit for lane in lanes])[:, None]
+    chosen, fits, rows = np.empty_like(shards), np.ones(len(lanes), dtype=np.bool_), np.arange(len(lanes))
+    for step, shard in enumerate(shards.T):
+        after = used + added[shard, None]
+        cost = problem.compute_ms(after[..., :-2], in_bulk=True).sum(axis=-1)
+        is_out = (after[..., -2] > limits) | (after[..., -1] > problem.memory.shard_capacity_bytes)
+        if problem.allowed is not None:
+            is_out |= ~problem.allowed[problem.kinds.unit[every[np.minimum(shard, len(every) - 1)]]]
+        cost[is_out] = np.inf
+        chosen[:, step] = device = cost.argmin(axis=1)
+        fits &= np.isfinite(cost[rows, device])
+        used[rows, device] = after[rows, device]
+    return [
+        Placement(kinds=every[row[: len(kinds)]], devices=devices[: len(kinds)]) if has_room else None
+        for kinds, row, devices, has_room in zip(lists, shards, chosen, fits.tolist(), strict=True)
+    ]
+
+
+def _brought(problem: Problem, kinds: IndexArray) -> FloatArray:
+    """Return [n, r + 2] representation, pooled columns, and memory of shards of n kinds."""
+    columns = problem.kinds.traffic[kinds, Collective.POOLED_EMBEDDINGS]
+    return np.column_stack((problem.kinds.representation[kinds], columns, problem.kinds.memory_bytes[kinds]))
 
 
 def _held(problem: Problem, fixed: Placement | None, loads: FloatArray) -> FloatArray:

@@ -3,7 +3,8 @@
 Proposals split everything above a share of a device's load. A beam search splits one unit further per level, as in
 NeuroShard (MLSys 2023), section 3.3. The beam goes by a smooth cost: where several devices bound the plan, one split
 more lowers the cost of none but brings the plan nearer to a lower one. The best states are then placed many times more,
-in shuffled orders (GRASP, Feo and Resende 1995).
+in shuffled orders (GRASP, Feo and Resende 1995), and by the networks themselves, as NeuroShard places: the tangent is
+far off for few large shards.
 
 The opening descends from the most promising proposals. A perturbation (iterated local search) moves a few shards or
 cuts one unit another way and places its shards again: the first leads to local optima nearby, the second to splits that
@@ -11,7 +12,7 @@ no single move reaches. It fits, and its cost is not judged.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
@@ -19,11 +20,11 @@ from neuroshard_costs.arithmetic import weighted_sum
 from neuroshard_costs.shards import FloatArray, IndexArray
 from neuroshard_costs.step_cost import Collective
 
-from neuroshard_planner.problem.problem import PROBES_PER_EVALUATION, Placement, Problem
+from neuroshard_planner.problem.problem import BULK_PER_EVALUATION, PROBES_PER_EVALUATION, Placement, Problem
 from neuroshard_planner.search.estimator import mean_sums, most_promising
 from neuroshard_planner.search.local_search import LocalSearch, State, bounding_devices
 from neuroshard_planner.search.options import OptionTable
-from neuroshard_planner.search.partitioner import GreedyPass, place
+from neuroshard_planner.search.partitioner import GreedyPass, place, place_by_networks
 
 LANES_AT_ONCE = 256  # keeps the arrays of one greedy pass within the processor's cache
 _UNIFORMS = 12  # their variances, of 1 / 12 each, add up to 1
@@ -86,7 +87,7 @@ class SplitSearch:
         """Levels of the beam search."""
 
     def run(self) -> list[BeamState]:
-        """Return up to twice as many candidates as the beam keeps, of distinct states, cheapest first.
+        """Return up to as many candidates as the beam keeps, of distinct states, cheapest first.
 
         They are worth refining by local search: the cheapest, and those that could be once they are evened out.
         Empty if no greedy pass found room for every shard.
@@ -112,14 +113,13 @@ class SplitSearch:
                 break
         promising = self._promising(self._judged, tuning.num_candidates)
         shuffled = [self._shuffled(candidate) for candidate in promising if self._problem.work < self._work_budget]
-        return self._promising([*shuffled, *promising], 2 * tuning.num_best)
+        return self._promising([*self._placed_by_networks(promising), *shuffled, *promising], tuning.num_best)
 
     def proposed(self, grid: Sequence[tuple[float, float]], count: int) -> list[BeamState]:
         """Return up to ``count`` proposals worth refining, each placed with every setting of a grid; no beam search."""
-        return self._promising(
-            self._best(((state, grid) for state in self._proposals()), self._problem.tuning.num_judged_placements),
-            count,
-        )
+        found = self._best(((state, grid) for state in self._proposals()), self._problem.tuning.num_judged_placements)
+        chosen = self._promising(found, count)
+        return self._promising([*self._placed_by_networks(chosen), *chosen], count)
 
     def _proposals(self) -> list[IndexArray]:
         """Return states in which no shard exceeds a share of a device's load, columns and memory."""
@@ -195,6 +195,23 @@ class SplitSearch:
         likely = self._placed([(candidate.state, lane) for lane in lanes])[: tuning.num_judged_placements]
         return min([candidate, *self._judge(likely)], key=lambda each: each.total_ms)
 
+    def _placed_by_networks(self, candidates: Sequence[BeamState]) -> list[BeamState]:
+        """Return the candidates' shards placed by the networks, as many of the first as the work left pays for."""
+        problem = self._problem
+        lanes = [
+            (each.state, replace(each.lane, dim_limit=limit * self._mean_dim_sum))
+            for each in candidates
+            for limit in problem.tuning.dim_limits
+        ]
+        left = BULK_PER_EVALUATION * (self._work_budget - problem.work) // problem.num_devices
+        paid = np.cumsum([len(lane.kinds) for _, lane in lanes]) <= left
+        lanes = lanes[: int(paid.sum())]
+        if not lanes:
+            return []
+        return self._judge(
+            self._fitting(lanes, place_by_networks(problem, [lane for _, lane in lanes], fixed=self._fixed))
+        )
+
     def _affordable(self, num_shards: int) -> int:
         """Return the number of lanes of that many shards that the work left pays for."""
         left = self._work_budget - self._problem.work
@@ -202,15 +219,21 @@ class SplitSearch:
 
     def _placed(self, lanes: Sequence[tuple[IndexArray, GreedyPass]]) -> list[tuple[IndexArray, GreedyPass, Placement]]:
         """Place these lanes side by side; return those that found room, cheapest by additive loads first."""
-        placements = place(self._problem, [lane for _, lane in lanes], self._loads, fixed=self._fixed)
+        passes = [lane for _, lane in lanes]
+        fitting = self._fitting(lanes, place(self._problem, passes, self._loads, fixed=self._fixed))
+        order = np.argsort(self._estimates_ms([placement for _, _, placement in fitting]), kind="stable")
+        return [fitting[row] for row in order]
+
+    def _fitting(
+        self, lanes: Sequence[tuple[IndexArray, GreedyPass]], placements: Sequence[Placement | None]
+    ) -> list[tuple[IndexArray, GreedyPass, Placement]]:
+        """Return the lanes that found room, with all shards."""
         self.placements += len(lanes)
-        fitting = [
+        return [
             (state, lane, placement if self._fixed is None else Placement.joined(self._fixed, placement))
             for (state, lane), placement in zip(lanes, placements, strict=True)
             if placement is not None
         ]
-        order = np.argsort(self._estimates_ms([placement for _, _, placement in fitting]), kind="stable")
-        return [fitting[row] for row in order]
 
     def _judge(self, placed: Sequence[tuple[IndexArray, GreedyPass, Placement]]) -> list[BeamState]:
         """Return the placements with their costs by the networks."""

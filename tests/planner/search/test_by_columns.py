@@ -129,6 +129,18 @@ def test_every_course_has_a_limit_of_its_own(num_tables: int, limits: list[int])
     assert [int(course.max_shards.max()) for course in courses_of(problem)] == limits
 
 
+def test_courses_descend_once_from_a_start() -> None:
+    """The second course finds the starts of the first where no table needs many shards."""
+    problem = problem_of(request(*tables(8, pooling_factor=20.0)))
+    search, (course, _) = IteratedSearch(problem, [], work_budget=10**6), courses_of(problem)
+
+    search.follow(course, 10**5, 10**6)
+    before = len(search.found)
+    search.follow(course, 10**5, 10**6)
+
+    assert 0 < len(search.found) == before
+
+
 def test_an_opening_that_comes_early_changes_no_result() -> None:
     """Work of others between the opening and the rest does not count."""
     asked = request(*tables(12, pooling_factor=20.0), table("wide", embedding_dim=256, pooling_factor=80.0))

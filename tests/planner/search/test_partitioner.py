@@ -8,11 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from neuroshard_api.documents.request import Constraints, MemorySettings, PlanRequest, TableConstraints
+from neuroshard_costs.bundle import bundled_bundle
+from neuroshard_costs.step_cost import Collective
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.search.estimator import tangent
-from neuroshard_planner.search.partitioner import GreedyPass, place
+from neuroshard_planner.search.partitioner import GreedyPass, place, place_by_networks
 from support.builders import GIB, request, table, tables, topology
 from support.planner.searches import problem_of, random_placement, search_requests, shards_of
+
+from benchmarks.reference_search import DIM_FACTORS, place_greedily
+from benchmarks.tasks import DEVICE_TYPE, task_tables, weights_only_request
 
 
 def lane_of(problem: Problem, *, dim_limit: float = np.inf, memory_price: float = 0.0) -> GreedyPass:
@@ -193,3 +198,35 @@ def test_a_lane_without_room_beside_those_that_stay_is_none() -> None:
 
     assert place(problem, [lane], np.ones(3))[0] is not None
     assert place(problem, [lane], np.ones(3), fixed=fixed)[0] is None
+
+
+def test_networks_place_as_the_published_algorithm_does() -> None:
+    """The cheapest of all limits on columns, next to a shorter list."""
+    problem = Problem(weights_only_request(task_tables()[6], 4), bundled_bundle(DEVICE_TYPE))
+    mean_dim_sum = problem.kinds.traffic[problem.whole, Collective.POOLED_EMBEDDINGS].sum() / problem.num_devices
+    lanes = [lane_of(problem, dim_limit=factor * mean_dim_sum) for factor in DIM_FACTORS.tolist()]
+    shorter = replace(lane_of(problem), kinds=problem.whole[:2])
+
+    *placed, short = place_by_networks(problem, [*lanes, shorter])
+
+    assert short is not None
+    assert len(short.kinds) == 2
+    fitting = [each for each in placed if each is not None]
+    cheapest = fitting[int(problem.total_ms(fitting).argmin())]
+    reference = place_greedily(problem, problem.whole).placement
+    assert reference is not None
+    assert shards_of(problem, cheapest) == shards_of(problem, reference)
+
+
+def test_networks_place_shards_beside_those_that_stay() -> None:
+    """What a device holds already counts as time, as memory, and as columns."""
+    problem = problem_of(request(*tables(2), table("heavy", pooling_factor=50.0), num_devices=2))
+    fixed = Placement(kinds=problem.whole[[2]], devices=np.array([0]))
+    lane = GreedyPass(kinds=problem.whole[[0, 1]], dim_limit=np.inf, memory_price=0.0)
+
+    (light,) = place_by_networks(problem, [lane], fixed=fixed)
+    (limited,) = place_by_networks(problem, [replace(lane, dim_limit=63.0)], fixed=fixed)
+
+    assert light is not None
+    assert shards_of(problem, light) == [(0, 64, 1), (1, 64, 1)]
+    assert limited is None
