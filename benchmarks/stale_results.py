@@ -120,6 +120,7 @@ MEASURED: Mapping[str, Sequence[str]] = {
     "mixed-placements": _SEARCH,
     "narrow-choices": _SEARCH,
     "narrow-types": _GUARD,
+    "never-dearer": (*_SEARCH, "benchmarks/reference_search.py"),
     "shard-overhead": ("benchmarks/shard_overhead.py", "trainer/neuroshard_trainer/dense/parallel.py"),
     "dense-throughput": (*_LEDGER, "costs/neuroshard_costs", "trainer/neuroshard_trainer/dense"),
     "slow-link": (*_GUARD, *_PRICES, "profiler/neuroshard_profiler/benches"),
