@@ -154,7 +154,7 @@ def test_an_evaluation_lacks_no_update(tmp_path: Path, ranks: RankServer) -> Non
 
 
 def test_a_server_that_is_lost_while_it_looks_up_ahead_is_named(tmp_path: Path, ranks: RankServer) -> None:
-    """Trainers end with 7, whose threads wait for it."""
+    """Trainers end with 7, whose threads wait for it; one of them may lose the other first."""
     spec = {**SPEC, "model": MODEL, "training": {**SPEC["training"], **TRAINING}}
     job = write_job(tmp_path, job_data(world_size=2, **spec))
     arguments = [str(job), "--plan", str(write_plan(tmp_path, plan_ahead(1))), "--run-dir", str(tmp_path / "run")]
@@ -164,5 +164,4 @@ def test_a_server_that_is_lost_while_it_looks_up_ahead_is_named(tmp_path: Path, 
     ended = ranks.run(FAILURES, arguments, 2, moment, 5, failure, folder=tmp_path, count=3, after_failure_s=60.0)
 
     assert ended.codes == [ExitCode.PEER_LOST, ExitCode.PEER_LOST, -signal.SIGKILL]
-    first = min((0, 1), key=lambda rank: ended.ended_at[rank])
-    assert "rank 2, embedding server 0 on" in output(tmp_path, first)
+    assert "rank 2, embedding server 0 on" in output(tmp_path, 0) + output(tmp_path, 1)
