@@ -62,7 +62,8 @@ test-units: $(DEV)
 .PHONY: test-processes
 test-processes: $(DEV) $(MOVIELENS) ## Run the tests that start processes which plan, profile, or train, seconds to a minute each
 	@mkdir -p build/times
-	$(PYTEST) --junitxml build/times/test-processes.xml -m processes $$(grep -rl --include="test_*.py" mark.processes tests)
+	$(PYTEST) --junitxml build/times/test-processes.xml -m processes $(AGAIN) \
+		$$(grep -rl --include="test_*.py" mark.processes tests)
 
 .PHONY: test-api
 test-api: $(DEV) ## Run the tests that start an API server, which `make api-build` compiles

@@ -112,11 +112,11 @@ e2e-down: $(DEV) ## Remove every trace of them
 	for name in $(E2E_CLUSTERS); do $(MAKE) cluster-down CLUSTER_NAME=$$name; done
 
 # A test that fails runs once more, and the output has its first failure; at most three tests do, and none that hung.
-E2E_AGAIN = --reruns 1 --max-suite-reruns 3 --rerun-except "from pytest-timeout" -raR
+AGAIN = --reruns 1 --max-suite-reruns 3 --rerun-except "from pytest-timeout" -raR
 
 .PHONY: e2e
 e2e: e2e-up ## The end-to-end tests on clusters of their own, which stay up; LANES=2 runs two tests at a time
-	$(E2E_SUITE) $(E2E_AGAIN) $(E2E_TESTS)
+	$(E2E_SUITE) $(AGAIN) $(E2E_TESTS)
 
 .PHONY: chaos
 chaos: e2e-up ## Kill at random under 30 jobs at once for CHAOS_SECONDS=900, on the same cluster
