@@ -12,6 +12,7 @@ which both have a part that is next to nothing where they share a core (`servers
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from neuroshard_api.documents.plan import CollectiveCost, DeviceCost, PlanCost, TablePlacement
@@ -21,7 +22,14 @@ from neuroshard_api.sharding.collectives import CollectiveKind
 from neuroshard_api.sharding.kinds import Family
 
 from neuroshard_costs.exchanges import TransferModel, index_bytes, lookup_bytes
-from neuroshard_costs.servers import CORES_SOURCE, ServerTraffic, exchanges, hidden_ahead_ms, lookup_ms
+from neuroshard_costs.servers import (
+    CORES_SOURCE,
+    ServerTraffic,
+    exchange_work_ms,
+    exchanges,
+    hidden_ahead_ms,
+    lookup_ms,
+)
 from neuroshard_costs.shards import BYTES_PER_ELEMENT, FloatArray
 
 _VALUE_BYTES = 4
@@ -96,18 +104,32 @@ def served_cost(
     return PlanCost(total_ms=max(each.total_ms for each in devices), source=source, devices=devices)
 
 
-def hidden_ms(devices: PlanCost, servers: PlanCost, step: WholeStep | None, *, work_ms: float = 0.0) -> float:
+class Ahead(NamedTuple):
+    """A step that lookahead hides servers behind."""
+
+    other_ms: float
+    """Of the step, besides tables."""
+    work_ms: float
+    """Of exchanges with servers, which hides nowhere (`servers.exchange_work_ms`)."""
+
+
+def ahead_of(request: PlanRequest, step: WholeStep | None, servers: PlanCost, costs: TransferModel) -> Ahead | None:
+    """Return what a step hides servers behind. None: the request does not look ahead, or its step is not known."""
+    if step is None or not request.looks_ahead:
+        return None
+    return Ahead(step.total_ms - step.embedding_ms, exchange_work_ms(servers, request.topology, costs))
+
+
+def hidden_ms(devices: PlanCost, servers: PlanCost, ahead: Ahead | None) -> float:
     """Return the part of the servers' time that the devices do not wait for.
 
     Args:
         devices: cost of their own tables.
         servers: cost of the other tables.
-        step: what else lookahead hides them behind. None: no row is looked up ahead.
-        work_ms: what hides nowhere with lookahead (`servers.exchange_work_ms`).
+        ahead: what else lookahead hides them behind. None: no row is looked up ahead.
     """
-    if step is not None:
-        alone_ms = devices.total_ms + step.total_ms - step.embedding_ms
-        return hidden_ahead_ms(servers.total_ms, alone_ms, work_ms=work_ms)
+    if ahead is not None:
+        return hidden_ahead_ms(servers.total_ms, devices.total_ms + ahead.other_ms, work_ms=ahead.work_ms)
     slowest, far = max(devices.devices, key=lambda each: each.total_ms), servers.devices[0]
     backward_ms = max(each.backward_compute_ms for each in servers.devices)
     passes = (
@@ -126,9 +148,9 @@ def hidden_ms(devices: PlanCost, servers: PlanCost, step: WholeStep | None, *, w
     return sum(min(pair) for pair in passes)
 
 
-def next_to_servers(devices: PlanCost, servers: PlanCost, step: WholeStep | None, *, work_ms: float = 0.0) -> PlanCost:
-    """Return the cost of the tables on devices with what servers add to it. Step and work are those of `hidden_ms`."""
-    hidden = hidden_ms(devices, servers, step, work_ms=work_ms)
+def next_to_servers(devices: PlanCost, servers: PlanCost, ahead: Ahead | None) -> PlanCost:
+    """Return the cost of the tables on devices with what servers add to it. ``ahead`` is that of `hidden_ms`."""
+    hidden = hidden_ms(devices, servers, ahead)
     changed = {"server_ms": servers.total_ms, "server_hidden_ms": hidden}
     return devices.model_copy(
         update={

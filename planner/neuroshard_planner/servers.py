@@ -27,8 +27,8 @@ from neuroshard_api.documents.servers import MOST_LOOKUPS, ServerPolicy, table_p
 from neuroshard_api.documents.tables import Table
 from neuroshard_api.process.hints import without_hint
 from neuroshard_costs.exchanges import TransferModel
-from neuroshard_costs.served_cost import hidden_ms, next_to_servers, served_cost
-from neuroshard_costs.servers import exchange_work_ms, lookup_ms
+from neuroshard_costs.served_cost import ahead_of, hidden_ms, next_to_servers, served_cost
+from neuroshard_costs.servers import lookup_ms
 from neuroshard_costs.shards import BYTES_PER_ELEMENT
 
 from neuroshard_planner.choices.means_by_rows import bound_of_choices_ms
@@ -293,9 +293,8 @@ def with_servers(plan: Plan, request: PlanRequest, served: ServedTables, costs: 
         costs: those of the plan.
     """
     assert served.predicted is not None, "the caller priced it"
-    step = plan.step if request.looks_ahead else None
-    work_ms = exchange_work_ms(served.predicted, request.topology, costs)
-    predicted = next_to_servers(plan.predicted, served.predicted, step, work_ms=work_ms)
+    ahead = ahead_of(request, plan.step, served.predicted, costs)
+    predicted = next_to_servers(plan.predicted, served.predicted, ahead)
     baselines = tuple(_baseline(each, predicted.total_ms) for each in plan.baselines)
     changes = {"request": request, "servers": served, "predicted": predicted, "baselines": baselines}
     return with_whole_step(bounded(plan, plan.lower_bound_ms, **changes), costs=costs)
@@ -404,8 +403,7 @@ class _Split:
             step = None
             if self._request.looks_ahead:
                 step = whole_step(problem.request, before.tables, embedding_ms=cost.total_ms, costs=self._costs)
-            work_ms = exchange_work_ms(servers, self._request.topology, self._costs)
-            total_ms += servers.total_ms - hidden_ms(cost, servers, step, work_ms=work_ms)
+            total_ms += servers.total_ms - hidden_ms(cost, servers, ahead_of(self._request, step, servers, self._costs))
             fits = fits and priced.fits(own)
         earlier, later = (
             self._all_places(tables, served)

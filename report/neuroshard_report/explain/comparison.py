@@ -8,8 +8,7 @@ from neuroshard_api.documents.request import Algorithm, PlanRequest
 from neuroshard_api.documents.whole_step import WholeStep
 from neuroshard_api.process.errors import MissingPackageError
 from neuroshard_api.sharding.kinds import ShardingType
-from neuroshard_costs.served_cost import next_to_servers
-from neuroshard_costs.servers import exchange_work_ms
+from neuroshard_costs.served_cost import ahead_of, next_to_servers
 from neuroshard_planner.errors import InfeasibleError, in_its_names
 from neuroshard_planner.pipeline import plan
 from neuroshard_planner.planning import Bundle, attempts, find
@@ -113,12 +112,11 @@ def _with_servers(asked: PlanRequest, bundle: Bundle) -> Comparison:
     outcome = _outcome(problem, placement_of(found.tables, problem), bundle)
     servers = None if found.servers is None else found.servers.predicted
     if servers is not None and found.step is not None:
-        added_ms, step = found.predicted.devices[0].server_exposed_ms, found.step if asked.looks_ahead else None
-        work_ms = exchange_work_ms(servers, asked.topology, bundle)
+        added_ms = found.predicted.devices[0].server_exposed_ms
         outcome = replace(
             outcome,
             predicted=found.predicted,
-            simulated=next_to_servers(outcome.simulated, servers, step, work_ms=work_ms),
+            simulated=next_to_servers(outcome.simulated, servers, ahead_of(asked, found.step, servers, bundle)),
             step=found.step,
             other_traffic_ms=tuple(each + added_ms for each in outcome.other_traffic_ms),
         )

@@ -6,8 +6,7 @@ from neuroshard_api.documents.plan import Plan, Shard, TablePlacement
 from neuroshard_api.documents.served_request import request_of_servers
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.memory_ledger import MemoryLedger
-from neuroshard_costs.served_cost import next_to_servers, served_cost
-from neuroshard_costs.servers import exchange_work_ms
+from neuroshard_costs.served_cost import ahead_of, next_to_servers, served_cost
 from neuroshard_planner.planning import Bundle
 from neuroshard_planner.plans.tables import placement_of, tables_memory
 from neuroshard_planner.problem.plan_cost import predicted_cost
@@ -150,8 +149,8 @@ class _Moved:
         step = None
         if self._plan.request.looks_ahead:
             step = whole_step(problem.request, tables, embedding_ms=cost.total_ms, costs=self._bundle)
-        work_ms = exchange_work_ms(self._servers, self._plan.request.topology, self._bundle)
-        return next_to_servers(cost, self._servers, step, work_ms=work_ms).total_ms
+        ahead = ahead_of(self._plan.request, step, self._servers, self._bundle)
+        return next_to_servers(cost, self._servers, ahead).total_ms
 
     def _tables(self, devices: tuple[int, ...]) -> list[TablePlacement]:
         """Return all tables on devices, this one in even blocks of columns on these."""
