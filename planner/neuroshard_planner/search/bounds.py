@@ -131,13 +131,13 @@ class FamilyBounds:
         branches = None
         if len(choices.rows) <= MOST_ROWS:
             branches = Branches(relaxed, choices, options.shards(least, limit_ms), about_ms=about_ms)
-        if branches is None or not branches.are_of_use:
-            needed_ms = enough_ms if np.isfinite(enough_ms) else 0.0
-            return price_bound(relaxed, choices, enough_ms=enough_ms, needed_ms=needed_ms)[0]
-        bound_ms, mean = price_bound(relaxed, choices, enough_ms=enough_ms)
-        return (
-            bound_ms if bound_ms >= enough_ms else branches.bound_ms(mean=mean, known_ms=bound_ms, enough_ms=enough_ms)
-        )
+        if branches is not None and not branches.are_of_use:
+            branches = None
+        needed_ms = enough_ms if branches is None and np.isfinite(enough_ms) else 0.0
+        bound_ms, mean = price_bound(relaxed, choices, enough_ms=enough_ms, needed_ms=needed_ms)
+        if branches is None or bound_ms >= enough_ms:
+            return bound_ms
+        return branches.bound_ms(mean=mean, known_ms=bound_ms, enough_ms=enough_ms)
 
     def _least_of(self, sets: Sequence[Families]) -> float:
         """Return a cost that no plan of these sets goes below."""
