@@ -390,16 +390,18 @@ class TrainingLoop:
             found = self._divergence(FindingKind.LOSS_EXPLODED)
             self._progress.has_exploded = True
             self._progress.explosion = None if found is None else found.finding
-            if found is not None and self._process.is_first:
-                logger.warning("%s%s", found.finding.text, f" in {found.place}" if found.place else "")
+            self._warn_of(found)
         for index, name in enumerate(self._variants):
             if means.get(f"{name}/loss", 0.0) < LARGE_LOSS or name in self._scores.exploded:
                 continue
-            found = self._divergence(FindingKind.LOSS_EXPLODED, variant=index)
             self._scores.exploded.add(name)
-            if found is not None and self._process.is_first:
-                place = f" in {found.place}" if found.place else ""
-                logger.warning("variant %r: %s%s; hint: %s", name, found.finding.text, place, DIVERGED_REMEDY)
+            found = self._divergence(FindingKind.LOSS_EXPLODED, variant=index)
+            self._warn_of(found, before=f"variant {name!r}: ", after=f"; hint: {DIVERGED_REMEDY}")
+
+    def _warn_of(self, found: Divergence | None, *, before: str = "", after: str = "") -> None:
+        if found is not None and self._process.is_first:
+            place = f" in {found.place}" if found.place else ""
+            logger.warning("%s%s%s%s", before, found.finding.text, place, after)
 
     def _add_loss(self, loss: torch.Tensor) -> None:
         self._last_losses.append(loss)
