@@ -394,7 +394,7 @@ def _nodes(plan: Plan) -> Iterator[LeverRequest]:
 
 
 def _is_usual(topology: Topology) -> bool:
-    """Return whether devices and links are those that the command takes for that many devices of a type."""
+    """Return whether ``--devices`` makes this topology of its numbers and its device type."""
     known = load_presets().get(topology.device.name)
     if known is None:
         return False

@@ -7,7 +7,7 @@ from neuroshard_report.quantities import format_count, format_ms, format_percent
 
 
 def waits_for_host(plan: Plan) -> bool:
-    """Return whether the whole step of a plan is known to be bound by the host, so that faster devices wait for it."""
+    """Return whether faster devices would wait for the host: it is known to bind the whole step of the plan."""
     return plan.step is not None and plan.step.dense_ms is not None and plan.step.is_host_bound
 
 

@@ -336,8 +336,8 @@ def test_watching_a_sweep_ends_with_its_jobs(neuroshard: Any, kubectl: Kubectl, 
 
     result = neuroshard("status", "hats", *where, "--watch")
 
-    told = [line.split(" ", 1)[1] for line in result.out.splitlines()[:2]]
-    assert (result.code, told) == (code, ["hats-00: Succeeded", f"hats-01: {stage}"])
+    lines = [line.split(" ", 1)[1] for line in result.out.splitlines()[:2]]
+    assert (result.code, lines) == (code, ["hats-00: Succeeded", f"hats-01: {stage}"])
     table = "\n".join(result.out.splitlines()[2:])
     assert neuroshard("status", "hats", *where).out.rstrip().endswith(table)
 

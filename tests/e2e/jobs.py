@@ -92,10 +92,10 @@ def finish(kubectl: Kubectl, name: str, *roles: str) -> None:
     """Let the workers, or the pods of these roles in turn, of a running job whose script is `HELD` exit with 0."""
     for role in roles or ("worker",):
         for pod in names(list(newest(kubectl, name, role).values())):
-            eventually(f"{pod} is told to finish", partial(_told, kubectl, pod))
+            eventually(f"{pod} finishes", partial(_let_finish, kubectl, pod))
 
 
-def _told(kubectl: Kubectl, pod: str) -> bool:
+def _let_finish(kubectl: Kubectl, pod: str) -> bool:
     """Let a pod finish, and return whether it knows: one that has succeeded does."""
     if kubectl.get("pod", pod)["status"]["phase"] != "Succeeded":
         kubectl("exec", pod, "--container=trainer", "--", "touch", "/tmp/finish")  # noqa: S108

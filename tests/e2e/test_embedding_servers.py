@@ -129,15 +129,15 @@ def test_a_process_that_is_killed_restarts_workers_and_servers_from_the_newest_c
     saved = newest_step(folder)
     restarted = lambda seen: seen.get("restarts", 0) > 0  # noqa: E731
     seen = jobs.wait_for(kubectl, "shop", restarted, "was restarted")
-    told = jobs.wait_for_events(kubectl, "shop", "WorkersRestarted")["WorkersRestarted"]
+    message = jobs.wait_for_events(kubectl, "shop", "WorkersRestarted")["WorkersRestarted"]
     jobs.wait_for_stage(kubectl, "shop", "Running", within_s=TRAINS_WITHIN_S)
     jobs.wait_for_log(kubectl, "shop", "going on from step")
     eventually("training goes on", lambda: newest_step(folder) > saved, within_s=TRAINS_WITHIN_S)
 
     assert (seen["restarts"], seen["restartsCountTowardsMax"]) == (1, 1)
     assert (seen["lastFailure"]["podName"], seen["lastFailure"]["exitCode"]) == (killed["metadata"]["name"], 137)
-    assert killed["metadata"]["name"] in told
-    assert ("embedding server's pod" in told) == (moment != "a trainer")
+    assert killed["metadata"]["name"] in message
+    assert ("embedding server's pod" in message) == (moment != "a trainer")
 
 
 @pytest.mark.long

@@ -144,7 +144,7 @@ def _watch_sweep(jobs: JobsClient, name: str) -> ExitCode:
     from neuroshard_report.terminal.sweep import render_results
     from rich.console import Group
 
-    told: dict[str, str] = {}
+    printed: dict[str, str] = {}
     with _shown_in_place() as show:
         while True:
             found = list(map(parsed, jobs.of_sweep(name)))
@@ -154,9 +154,9 @@ def _watch_sweep(jobs: JobsClient, name: str) -> ExitCode:
                 show(Group(*([] if own is None else [render_job(parsed(own))]), render_results(variants)))
             else:
                 for each in variants:
-                    if told.get(each.name) != each.state:
+                    if printed.get(each.name) != each.state:
                         print_document(f"{time.strftime('%H:%M:%S')} {each.name}: {each.state}\n")
-                        told[each.name] = each.state
+                        printed[each.name] = each.state
             if all(stage in (Stage.SUCCEEDED, Stage.FAILED) for stage in stages):
                 break
             time.sleep(LOOK_EVERY_S)
@@ -186,7 +186,7 @@ def watch_job(jobs: JobsClient, name: str) -> ExitCode:
     from neuroshard_report.terminal.job import render_headline, render_job
     from rich.console import Group
 
-    told = ""
+    printed = ""
     with _shown_in_place() as show:
         while True:
             job = parsed(jobs.read(name))
@@ -195,9 +195,9 @@ def watch_job(jobs: JobsClient, name: str) -> ExitCode:
             if show is not None:
                 drift = _drift_line(jobs, job)
                 show(Group(render_job(job), *([drift] if drift else [])))
-            elif headline != told:
+            elif headline != printed:
                 print_document(f"{time.strftime('%H:%M:%S')} {headline}\n")
-                told = headline
+                printed = headline
             if stage in (Stage.SUCCEEDED, Stage.FAILED):
                 break
             time.sleep(LOOK_EVERY_S)

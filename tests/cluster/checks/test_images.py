@@ -48,7 +48,7 @@ def test_torchrun_across_nodes(cluster: Cluster, namespace: Namespace) -> None:
     }
     namespace.kubectl.create(ranks)
     namespace.kubectl.create(service("ranks", headless=True, port=29500))
-    # torch waits 60 s for a store that is not there yet, unless it is told otherwise.
+    # torch waits 60 s for a store that is not there yet, unless a timeout is given.
     meeting = ["--rdzv-backend=c10d", "--rdzv-endpoint=ranks-0.ranks:29500", "--rdzv-conf=read_timeout=600"]
     argv = ["--nnodes=2", "--nproc-per-node=2", *meeting, "/mnt/ranks.py"]
     template = pod_spec(
