@@ -114,7 +114,7 @@ class Ahead(NamedTuple):
 
 
 def ahead_of(request: PlanRequest, step: WholeStep | None, servers: PlanCost, costs: TransferModel) -> Ahead | None:
-    """Return what a step hides servers behind. None: the request does not look ahead, or its step is not known."""
+    """Return the step behind which servers hide. None: the request does not look ahead, or its step is not known."""
     if step is None or not request.looks_ahead:
         return None
     return Ahead(step.total_ms - step.embedding_ms, exchange_work_ms(servers, request.topology, costs))
