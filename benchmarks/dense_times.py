@@ -31,7 +31,7 @@ from neuroshard_api.documents.request import Algorithm
 from neuroshard_api.documents.step_report import RankTimes, StepReport
 from neuroshard_costs.bundle import CostBundle, load_bundle
 from neuroshard_costs.host import HostWork
-from neuroshard_planner.whole_step import collectives_of_shards
+from neuroshard_dense.whole_step import collectives_of_shards
 from neuroshard_trainer.job_file import read_job
 from neuroshard_trainer.measure.step_reporter import StepReporter
 

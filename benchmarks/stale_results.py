@@ -166,7 +166,7 @@ MEASURED: Mapping[str, Sequence[str]] = {
     "suite-times": (),
     "task-pool": ("benchmarks/tasks.py", *_REUSE),
     "trainer-speed": _LOOP,
-    "whole-steps": ("costs/neuroshard_costs/host.py", "planner/neuroshard_planner/whole_step.py", *_PRICES),
+    "whole-steps": ("costs/neuroshard_costs/host.py", "dense/neuroshard_dense/whole_step.py", *_PRICES),
     "zipf-fit": _REUSE,
 }
 """By the first part of a result's name: the folders and files that decide its numbers. A new topic is named here."""

@@ -15,6 +15,7 @@ from typing import Protocol
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import Algorithm, PlanRequest
 from neuroshard_dense.replicated import with_replicated_cost
+from neuroshard_dense.whole_step import with_whole_step
 
 from neuroshard_planner import planning
 from neuroshard_planner.choices.batch_size import plan_of_best_batch
@@ -33,7 +34,6 @@ from neuroshard_planner.problem.sharding_choice import default_types
 from neuroshard_planner.search.migration import Incumbent
 from neuroshard_planner.search_state import Watch
 from neuroshard_planner.servers import plan_with_servers
-from neuroshard_planner.whole_step import with_whole_step
 
 
 class Choice(Protocol):

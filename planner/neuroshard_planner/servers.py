@@ -30,6 +30,7 @@ from neuroshard_costs.exchanges import TransferModel
 from neuroshard_costs.served_cost import ahead_of, hidden_ms, next_to_servers, served_cost
 from neuroshard_costs.servers import lookup_ms
 from neuroshard_costs.shards import BYTES_PER_ELEMENT
+from neuroshard_dense.whole_step import whole_step, with_whole_step
 
 from neuroshard_planner.choices.means_by_rows import bound_of_choices_ms
 from neuroshard_planner.choices.trials import cheaper_ms
@@ -43,7 +44,6 @@ from neuroshard_planner.problem.plan_cost import predicted_cost
 from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.search.migration import Incumbent
 from neuroshard_planner.searches import Search, remembered
-from neuroshard_planner.whole_step import whole_step, with_whole_step
 
 NearSearch = Callable[[PlanRequest, Incumbent | None], Plan]
 MOST_SEARCHED = 4

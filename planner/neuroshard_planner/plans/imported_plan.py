@@ -6,6 +6,7 @@ from neuroshard_api.documents.plan import GivenPlan, Plan, TablePlacement
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.served_request import request_of_servers
 from neuroshard_dense.replicated import with_replicated_cost
+from neuroshard_dense.whole_step import with_whole_step
 
 from neuroshard_planner.planning import Bundle, attempts, document
 from neuroshard_planner.plans.checks import plan_problems, require_none, require_sound, table_problems
@@ -14,7 +15,6 @@ from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.search.bounds import FamilyBounds, single_unit_bound_ms
 from neuroshard_planner.search.by_columns import Found
 from neuroshard_planner.servers import priced_servers, with_servers, without_served
-from neuroshard_planner.whole_step import with_whole_step
 
 
 def imported_plan(

@@ -9,6 +9,7 @@ from neuroshard_api.documents.whole_step import WholeStep
 from neuroshard_api.process.errors import MissingPackageError
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.served_cost import ahead_of, next_to_servers
+from neuroshard_dense.whole_step import whole_step
 from neuroshard_planner.errors import InfeasibleError, in_its_names
 from neuroshard_planner.pipeline import plan
 from neuroshard_planner.planning import Bundle, attempts, find
@@ -19,7 +20,6 @@ from neuroshard_planner.problem.sharding_choice import default_types
 from neuroshard_planner.search.bounds import FamilyBounds
 from neuroshard_planner.search.by_columns import Found
 from neuroshard_planner.search.infeasible import require_room
-from neuroshard_planner.whole_step import whole_step
 from neuroshard_planner.wide_tables import column_blocks
 
 from neuroshard_report.explain.robustness import Regret, costs_under_other_traffic, regrets

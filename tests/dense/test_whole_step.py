@@ -11,8 +11,8 @@ from neuroshard_api.documents.tables import DataType, Table
 from neuroshard_api.documents.topology import Topology
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.host import host_work
+from neuroshard_dense.whole_step import with_whole_step
 from neuroshard_planner.pipeline import plan
-from neuroshard_planner.whole_step import with_whole_step
 from neuroshard_report.explain.comparison import compare
 from neuroshard_report.explain.step import step_gain, step_text
 from support.builders import dense_profile, device_type, request, table, tables, topology

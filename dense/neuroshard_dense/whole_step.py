@@ -19,6 +19,7 @@ from neuroshard_api.documents.whole_step import HostCost, WholeStep
 from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType
 from neuroshard_costs.exchanges import TransferModel
 from neuroshard_costs.host import HostWork, host_work
+
 from neuroshard_dense.options import NUM_GATHERS, num_gathered
 from neuroshard_dense.replicated import optimizer_pass, replicated_cost
 
