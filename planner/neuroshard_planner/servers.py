@@ -27,6 +27,7 @@ from neuroshard_api.documents.servers import MOST_LOOKUPS, ServerPolicy, table_p
 from neuroshard_api.documents.tables import Table
 from neuroshard_api.process.hints import without_hint
 from neuroshard_costs.exchanges import TransferModel
+from neuroshard_costs.moved_bytes import moved_tables, priced_ms
 from neuroshard_costs.served_cost import ahead_of, hidden_ms, next_to_servers, served_cost
 from neuroshard_costs.servers import lookup_ms
 from neuroshard_costs.shards import BYTES_PER_ELEMENT
@@ -35,7 +36,6 @@ from neuroshard_dense.whole_step import whole_step, with_whole_step
 from neuroshard_planner.choices.means_by_rows import bound_of_choices_ms
 from neuroshard_planner.choices.trials import cheaper_ms
 from neuroshard_planner.errors import InfeasibleError, PlannerError
-from neuroshard_planner.plans.moved_bytes import moved_tables, priced_ms
 from neuroshard_planner.plans.same_placement import bounded
 from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.cost_model import CostModel

@@ -8,10 +8,10 @@ from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import Algorithm, Constraints, PlanRequest, SearchSettings, TableConstraints
 from neuroshard_api.documents.tables import Pooling
 from neuroshard_api.sharding.kinds import ShardingType
+from neuroshard_costs.moved_bytes import moved_bytes, priced_ms
 from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.pipeline import plan
 from neuroshard_planner.plans.checks import plan_problems
-from neuroshard_planner.plans.moved_bytes import moved_bytes, priced_ms
 from neuroshard_planner.search.migration import Incumbent
 from support.builders import GIB, request, table, tables
 from support.builders import plan as plan_builder

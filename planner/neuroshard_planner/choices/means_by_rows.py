@@ -17,9 +17,9 @@ from neuroshard_api.documents.plan_choices import Alternative, ChoiceName, PlanC
 from neuroshard_api.documents.request import PlanRequest, TableConstraints
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_api.sharding.placement_rules import BY_ROWS, collections_of
+from neuroshard_costs.moved_bytes import priced_ms
 
 from neuroshard_planner.errors import InfeasibleError, RequestError
-from neuroshard_planner.plans.moved_bytes import priced_ms
 from neuroshard_planner.problem.cost_model import CostModel
 from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.problem.sharding_choice import default_types

@@ -12,9 +12,9 @@ from neuroshard_api.documents.plan import DeduplicatedGroup, DeduplicationForm, 
 from neuroshard_api.documents.plan_choices import ChoiceName
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_costs.deduplication import members_of, product_saved_ms, repeating_groups
+from neuroshard_costs.moved_bytes import priced_ms
 
 from neuroshard_planner.choices.trials import Trials, cheaper_ms
-from neuroshard_planner.plans.moved_bytes import priced_ms
 
 
 class RepeatsChoice:

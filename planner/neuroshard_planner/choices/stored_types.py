@@ -20,11 +20,11 @@ from neuroshard_api.documents.stored_types import StoredTable, StoredTypes, with
 from neuroshard_api.documents.tables import DataType, Table
 from neuroshard_api.sharding.kernels import TRAINING_KERNELS, kernel_problem
 from neuroshard_api.sharding.kinds import ShardingType
+from neuroshard_costs.moved_bytes import priced_ms
 from neuroshard_costs.shards import BYTES_PER_ELEMENT, weights_bytes
 
 from neuroshard_planner.choices.trials import Trials, cheaper_ms, least_gain
 from neuroshard_planner.errors import InfeasibleError, RequestError
-from neuroshard_planner.plans.moved_bytes import priced_ms
 from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.cost_model import CostModel
 from neuroshard_planner.problem.plan_cost import device_traffic

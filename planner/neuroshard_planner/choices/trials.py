@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from neuroshard_api.documents.plan import Plan, PlanCost, TablePlacement
 from neuroshard_api.documents.plan_choices import Alternative, ChoiceName, PlanChoice
 from neuroshard_api.documents.request import Algorithm, PlanRequest
+from neuroshard_costs.moved_bytes import priced_ms
 
 from neuroshard_planner.choices.means_by_rows import bound_of_choices_ms
 from neuroshard_planner.errors import InfeasibleError, PlannerError, RequestError
-from neuroshard_planner.plans.moved_bytes import priced_ms
 from neuroshard_planner.plans.same_placement import cheaper_placement
 from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.cost_model import CostModel

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from neuroshard_api.documents.plan import DeviceCost, GivenPlan, Plan, TablePlacement
 from neuroshard_api.documents.tables import Table
-from neuroshard_planner.plans.moved_bytes import received_bytes
+from neuroshard_costs.moved_bytes import received_bytes
 
 COST_FIELDS = (
     *(name for name in DeviceCost.model_fields if name.endswith("_ms") and not name.startswith("server_")),

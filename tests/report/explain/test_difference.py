@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from neuroshard_api.documents.plan import GivenPlan, Plan
 from neuroshard_api.documents.request import Algorithm
 from neuroshard_api.sharding.replication import GroupLayout, Replication
-from neuroshard_planner.plans.moved_bytes import moved_bytes
+from neuroshard_costs.moved_bytes import moved_bytes
 from neuroshard_report.explain.difference import plan_difference
 from support import builders
 from support.builders import request, table

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from neuroshard_api.documents.plan import MovedTable, Plan, Shard, TablePlacement
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import Table
+
 from neuroshard_costs.shards import BYTES_PER_ELEMENT, state_row_bytes
 
 GIB = 2**30
