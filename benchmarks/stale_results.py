@@ -42,7 +42,7 @@ _SEARCH = (
     "planner/neuroshard_planner/pipeline.py",
     *(
         f"costs/neuroshard_costs/{name}.py"
-        for name in ("cuts", "deduplication", "host_tables", "memory_ledger", "memory_reserve", "step_cost")
+        for name in ("averages", "cuts", "deduplication", "host_tables", "memory_ledger", "memory_reserve", "step_cost")
     ),
     *_PRICES,
 )

@@ -40,8 +40,9 @@ from neuroshard_api.documents.topology import Topology
 from neuroshard_api.sharding.kernels import TRAINING_KERNELS
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_api.sharding.replication import Grouping, ReplicationChoices
+from neuroshard_costs.averages import least_average_ms
 
-from neuroshard_planner.choices.device_groups import least_average_ms, permitted_groupings
+from neuroshard_planner.choices.device_groups import permitted_groupings
 from neuroshard_planner.choices.means_by_rows import bound_of_choices_ms
 from neuroshard_planner.choices.trials import cheaper_ms, exchange_refusal, least_gain
 from neuroshard_planner.errors import PlannerError, RequestError

@@ -2,24 +2,21 @@
 
     plan over all devices  ->  plan of one group, for each way to form groups  ->  the cheapest, with its average
 
-A group is planned as devices of its own, with its own links and the samples of its own batch. An average takes an
-all-reduce of the fullest device's weights and optimizer state among the devices that hold copies of them.
+A group is planned as devices of its own, with its own links and the samples of its own batch.
 """
 
 import math
 from collections.abc import Callable, Iterator
 
-import numpy as np
-from neuroshard_api.documents.plan import CollectiveCost, DeviceCost, Plan
+from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.plan_choices import ChoiceName
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.resolved_request import request_of_group
 from neuroshard_api.documents.tables import Optimizer
-from neuroshard_api.sharding.collectives import CollectiveKind
-from neuroshard_api.sharding.kinds import Family, ShardingType
+from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_api.sharding.replication import Grouping, Replication, averaging_problem, groupings
-from neuroshard_costs.exchanges import Reduction, TransferModel
-from neuroshard_costs.shards import weights_bytes
+from neuroshard_costs.averages import least_average_ms, with_averages
+from neuroshard_costs.exchanges import TransferModel
 
 from neuroshard_planner.choices.dense_layout import excludes_replicas
 from neuroshard_planner.choices.trials import Trials, cheaper_ms
@@ -100,11 +97,6 @@ class DeviceGroups:
         return trial.plan, group_bound_ms + least_ms
 
 
-def average_ms(plan: Plan) -> float:
-    """Return the mean time that averages of copies add to a step; 0 without groups."""
-    return sum(each.backward_ms for each in plan.predicted.devices[0].collectives if each.kind is CollectiveKind.SYNC)
-
-
 def permitted_groupings(request: PlanRequest) -> list[Grouping]:
     """Return the ways to form groups that a request permits.
 
@@ -155,17 +147,10 @@ def _averaged(plan: Plan, way: Grouping, request: PlanRequest, costs: TransferMo
     """Return a group's plan with the average of its copies, per step."""
     assert request.replication is not None, "the request permits groups"
     every = request.replication.sync_every_steps
-    needed = [each.weights_bytes + each.optimizer_state_bytes for each in plan.memory]
-    ms = _all_reduce_ms(max(needed), way, costs) / every
-    least_ms = least_average_ms(plan.request, way, costs) / every
-    devices = tuple(
-        _with_average(each, ms, num_bytes) for each, num_bytes in zip(plan.predicted.devices, needed, strict=True)
-    )
-    averaged = {"total_ms": plan.predicted.total_ms + ms, "devices": devices}
     return bounded(
         plan,
-        plan.lower_bound_ms + least_ms,
-        predicted=plan.predicted.model_copy(update=averaged),
+        plan.lower_bound_ms + least_average_ms(plan.request, way, costs) / every,
+        predicted=with_averages(plan.predicted, plan.memory, way, costs, every=every),
         replication=Replication(
             num_groups=way.num_groups,
             layout=way.layout,
@@ -173,27 +158,6 @@ def _averaged(plan: Plan, way: Grouping, request: PlanRequest, costs: TransferMo
             whole_ms=whole_ms,
             group_lower_bound_ms=plan.lower_bound_ms,
         ),
-    )
-
-
-def least_average_ms(request: PlanRequest, way: Grouping, costs: TransferModel) -> float:
-    """Return the milliseconds of one average of weights that are spread evenly over a group's devices."""
-    return _all_reduce_ms(sum(map(weights_bytes, request.tables.tables)) / way.group.num_devices, way, costs)
-
-
-def _all_reduce_ms(num_bytes: float, way: Grouping, costs: TransferModel) -> float:
-    """Return the milliseconds of one average of these bytes on each device that holds a copy."""
-    reduction = Reduction(topology=way.copies, family=Family.REPLICATED)
-    return float(costs.reduction_ms(np.array(float(num_bytes)), reduction).sum())
-
-
-def _with_average(cost: DeviceCost, ms: float, num_bytes: int) -> DeviceCost:
-    average = CollectiveCost(kind=CollectiveKind.SYNC, backward_ms=ms, num_bytes=num_bytes)
-    return cost.model_copy(
-        update={
-            "backward_communication_ms": cost.backward_communication_ms + ms,
-            "collectives": (*cost.collectives, average),
-        }
     )
 
 

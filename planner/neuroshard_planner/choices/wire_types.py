@@ -16,10 +16,10 @@ from neuroshard_api.documents.plan_choices import ChoiceName
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.sharding.collectives import CollectiveKind
 from neuroshard_api.sharding.kinds import Family
+from neuroshard_costs.averages import average_ms
 from neuroshard_costs.deduplication import looked_up
 from neuroshard_costs.step_cost import Collective, StepCost, sent_exchange
 
-from neuroshard_planner.choices.device_groups import average_ms
 from neuroshard_planner.choices.trials import Trials, cheaper_ms, exchange_refusal, gain_text, least_gain
 from neuroshard_planner.plans.same_placement import cheaper_placement
 from neuroshard_planner.plans.tables import placement_of

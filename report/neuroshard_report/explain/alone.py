@@ -3,7 +3,7 @@
 from neuroshard_api.documents.plan import DeviceCost, Plan
 from neuroshard_api.documents.served_request import without_tables
 from neuroshard_api.sharding.collectives import CollectiveKind
-from neuroshard_planner.choices.device_groups import average_ms
+from neuroshard_costs.averages import average_ms
 from neuroshard_planner.plans.same_placement import bounded
 
 

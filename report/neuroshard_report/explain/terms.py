@@ -7,8 +7,8 @@ from itertools import starmap
 import numpy as np
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import ComputePeak
+from neuroshard_costs.averages import average_ms
 from neuroshard_costs.step_cost import BACKWARD, FORWARD
-from neuroshard_planner.choices.device_groups import average_ms
 from neuroshard_planner.problem.problem import Placement, Problem
 
 from neuroshard_report.explain.alone import of_group

@@ -12,7 +12,7 @@ from neuroshard_api.documents.topology import Link
 from neuroshard_api.sharding.collectives import CollectiveKind
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_api.sharding.replication import GroupLayout, ReplicationChoices
-from neuroshard_planner.choices.device_groups import average_ms
+from neuroshard_costs.averages import average_ms
 from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.plans.checks import plan_problems
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS

@@ -13,7 +13,8 @@ from neuroshard_api.documents.topology import HostMemory
 from neuroshard_api.job.step_cost import predicted_cost
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_api.sharding.replication import GroupLayout, ReplicationChoices
-from neuroshard_planner.choices.device_groups import DeviceGroups, average_ms
+from neuroshard_costs.averages import average_ms
+from neuroshard_planner.choices.device_groups import DeviceGroups
 from neuroshard_planner.choices.trials import Trials
 from neuroshard_planner.planning import document
 from neuroshard_planner.plans.tables import placement_of
