@@ -1,18 +1,12 @@
 """How gradients of the replicated dense part travel: decided by the price of each permitted type.
 
-Price of a type = collectives that backward compute of their unit does not hide + passes of the codec, which nothing
-hides. Sharded units reduce their gradients themselves, in FP32: torch's fully_shard fixes the type of that collective
-when it is set up, so that a guard could not switch it off. What types do to the accuracy has no price.
+What types do to the accuracy has no price.
 """
 
 import math
 
-import numpy as np
 from neuroshard_api.documents.dense_layout import DenseStrategy
-from neuroshard_api.documents.dense_profile import DenseProfile, DenseUnit
 from neuroshard_api.documents.gradient_exchange import (
-    CAPACITY_OVER_KEPT,
-    SPARSE_ENTRY_BYTES,
     GradientAlternative,
     GradientChoices,
     GradientDecision,
@@ -20,10 +14,8 @@ from neuroshard_api.documents.gradient_exchange import (
 )
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import PlanRequest
-from neuroshard_api.sharding.kinds import Family
-from neuroshard_costs.exchanges import Reduction, TransferModel
-from neuroshard_costs.simulator.dense import hidden_ms
-from neuroshard_costs.simulator.gradients import gradient_codec_seconds
+from neuroshard_costs.exchanges import TransferModel
+from neuroshard_dense.gradients import GradientPrices, replicated_units
 
 from neuroshard_planner.choices.trials import Trials, exchange_refusal, gain_text, least_gain
 from neuroshard_planner.errors import InfeasibleError
@@ -33,11 +25,6 @@ LEAST_PARAMETERS = 100_000_000
 """Replicated parameters below which nothing is gained: 400 MB of gradients, mostly hidden by backward compute."""
 _MOST_NAMED = 3
 """Units that a message names."""
-_MS_PER_SECOND = 1000.0
-_VALUE_BYTES = 4
-_MOST_GATHERED = 2 * _VALUE_BYTES / (SPARSE_ENTRY_BYTES * CAPACITY_OVER_KEPT)
-"""Of (devices - 1) x kept share: from there on an all-gather receives more than an all-reduce moves, which is twice the
-gradients."""
 
 
 class GradientTypes:
@@ -99,18 +86,12 @@ def _without_carried(exact: Plan, choices: GradientChoices, refusal: str, *, cos
 
 class _GradientTypeChoice:
     def __init__(self, plan: Plan, choices: GradientChoices, *, costs: TransferModel) -> None:
-        self._request: PlanRequest = plan.request
+        self._request = plan.request
         self._has_groups = plan.replication is not None
         self._choices = choices
-        asked = choices.least_gain_percent
-        self._least_share = least_gain(plan) if asked is None else asked / 100
-        self._costs = costs
-        self._units = [] if plan.request.dense is None else _replicated_units(plan, plan.request.dense)
-        self._num_parameters = sum(unit.num_parameters for unit in self._units)
-        self._exact_ms = sum(self._exposed_ms(unit, GradientType.FP32) for unit in self._units)
-        computed_ms = sum(sum(self._passes_ms(unit)) for unit in self._units)
-        dense_ms = computed_ms + self._exact_ms if plan.dense is None else plan.dense.dense_ms
-        self.step_ms = plan.predicted.total_ms + dense_ms
+        self._least_share = least_gain(plan, choices.least_gain_percent)
+        self._prices = GradientPrices(plan, choices, costs=costs)
+        self.step_ms = plan.predicted.total_ms + self._prices.dense_ms
 
     def too_little(self, kind: GradientType, *, exact_ms: float) -> str | None:
         """Return the sentence that this plan saves too little of a step of ``exact_ms``. None: it saves enough."""
@@ -119,98 +100,75 @@ class _GradientTypeChoice:
         if priced.saved_ms is None:
             return f"{where}: {priced.refusal}"
         saved_ms = exact_ms - (self.step_ms - priced.saved_ms)
-        if saved_ms > 0 and saved_ms >= exact_ms * self._least_share:
+        if self._is_enough(saved_ms, exact_ms):
             return None
-        return f"{where} {gain_text(saved_ms, exact_ms, whole=' of the step')}, below {100 * self._least_share:.3g} %"
+        return f"{where} {self._too_small(saved_ms, exact_ms)}"
 
     def decision(self) -> GradientDecision:
         """Return the choice, with the price or the refusal of each type."""
         refusal = self._refusal_of_all()
         priced = [self._priced(kind, refusal) for kind in self._choices.narrow]
-        best = max(priced, key=lambda each: -math.inf if each.saved_ms is None else each.saved_ms, default=None)
-        least_ms = self.step_ms * self._least_share
-        exact_ms = self._exact_ms if self._units else None
-        if best is not None and best.saved_ms is not None and best.saved_ms > 0 and best.saved_ms >= least_ms:
-            judged = [
-                each
-                if each is best or each.saved_ms is None
-                else each.model_copy(update={"refusal": f"{best.type} saves {best.saved_ms:.3f} ms"})
-                for each in priced
-            ]
-            return GradientDecision(chosen=best.type, exact_exposed_ms=exact_ms, alternatives=tuple(judged))
-        below = f"below {100 * self._least_share:.3g} %"
-        judged = [
-            each
-            if each.saved_ms is None
-            else each.model_copy(update={"refusal": f"{self._gain(each.saved_ms)}, {below}"})
-            for each in priced
-        ]
-        reason = refusal or (
-            "only FP32 is permitted"
-            if best is None
-            else best.refusal or f"{best.type} {self._gain(best.saved_ms or 0.0)}, {below}"
-        )
+        best = max(priced, key=_saved_ms, default=None)
+        is_chosen = best is not None and self._is_enough(_saved_ms(best), self.step_ms)
+        chosen, reason = GradientType.FP32, refusal or "only FP32 is permitted"
+        if best is not None and is_chosen:
+            chosen, reason = best.type, None
+        elif best is not None and refusal is None:
+            reason = best.refusal or f"{best.type} {self._too_small(_saved_ms(best), self.step_ms)}"
+
+        def judged(each: GradientAlternative) -> GradientAlternative:
+            if each.saved_ms is None or (is_chosen and each is best):
+                return each
+            refusal = self._too_small(each.saved_ms, self.step_ms)
+            if best is not None and is_chosen:
+                refusal = f"{best.type} saves {_saved_ms(best):.3f} ms"
+            return each.model_copy(update={"refusal": refusal})
+
         return GradientDecision(
-            chosen=GradientType.FP32, exact_exposed_ms=exact_ms, alternatives=tuple(judged), reason=reason
+            chosen=chosen,
+            exact_exposed_ms=self._prices.exact_ms if self._prices.has_units else None,
+            alternatives=tuple(map(judged, priced)),
+            reason=reason,
         )
+
+    def _is_enough(self, saved_ms: float, of_ms: float) -> bool:
+        return saved_ms > 0 and saved_ms >= of_ms * self._least_share
+
+    def _too_small(self, saved_ms: float, of_ms: float) -> str:
+        return f"{gain_text(saved_ms, of_ms, whole=' of the step')}, below {100 * self._least_share:.3g} %"
 
     def _refusal_of_all(self) -> str | None:
         """Return the reason that no type is worth a price. None: some may be."""
         if self._request.dense is None:
             return "the dense part is not counted, so that nothing is known of its gradients"
+        num_parameters = self._prices.num_parameters
         reasons = {
             "gradients have no price with groups of devices; hint: name a type by the policy Fixed": self._has_groups,
-            "no unit of the dense part is replicated; sharded ones reduce their gradients in FP32": (
-                not self._num_parameters
-            ),
-            f"{self._num_parameters:,} replicated parameters are below {LEAST_PARAMETERS:,}: collectives of their "
-            f"gradients that compute does not hide take {self._exact_ms:.3f} ms of the step": (
-                self._num_parameters < LEAST_PARAMETERS
+            "no unit of the dense part is replicated; sharded ones reduce their gradients in FP32": not num_parameters,
+            f"{num_parameters:,} replicated parameters are below {LEAST_PARAMETERS:,}: collectives of their gradients "
+            f"that compute does not hide take {self._prices.exact_ms:.3f} ms of the step": (
+                num_parameters < LEAST_PARAMETERS
             ),
         }
         of_devices = exchange_refusal(self._request)
         return of_devices or next((reason for reason, holds in reasons.items() if holds), None)
 
     def _priced(self, kind: GradientType, refusal: str | None) -> GradientAlternative:
-        topology = self._request.topology
-        kept = self._choices.keep_percent / 100
-        if refusal is None and kind is GradientType.THRESHOLD and (topology.num_devices - 1) * kept > _MOST_GATHERED:
+        most_percent = self._prices.most_kept_percent
+        if refusal is None and kind is GradientType.THRESHOLD and most_percent is not None:
             refusal = (
-                f"{topology.num_devices} devices x {self._choices.keep_percent:g} % kept receive more than an "
-                f"all-reduce moves; hint: keep at most {100 * _MOST_GATHERED / (topology.num_devices - 1):.2g} %"
+                f"{self._request.topology.num_devices} devices x {self._choices.keep_percent:g} % kept receive more "
+                f"than an all-reduce moves; hint: keep at most {most_percent:.2g} %"
             )
         if refusal is not None:
             return GradientAlternative(type=kind, refusal=refusal)
-        exposed_ms = sum(self._exposed_ms(unit, kind) for unit in self._units)
-        codec_ms = _MS_PER_SECOND * gradient_codec_seconds(topology.device, self._num_parameters, kind)
-        saved_ms = self._exact_ms - exposed_ms - codec_ms
+        exposed_ms, codec_ms = self._prices.exposed_ms(kind), self._prices.codec_ms(kind)
+        saved_ms = self._prices.exact_ms - exposed_ms - codec_ms
         return GradientAlternative(type=kind, exposed_ms=exposed_ms, codec_ms=codec_ms, saved_ms=saved_ms)
 
-    def _exposed_ms(self, unit: DenseUnit, kind: GradientType) -> float:
-        """Return the exposed time of the collectives of a unit's gradients."""
-        _, backward_ms = self._passes_ms(unit)
-        return max(0.0, self._collectives_ms(unit.num_parameters, kind) - hidden_ms(backward_ms))
 
-    def _collectives_ms(self, num_parameters: int, kind: GradientType) -> float:
-        if not num_parameters:
-            return 0.0
-        num_bytes = float(_VALUE_BYTES * num_parameters)
-        if kind is GradientType.THRESHOLD:
-            room = CAPACITY_OVER_KEPT * self._choices.keep_percent / 100 * num_parameters
-            gathered = self._request.topology.num_devices * SPARSE_ENTRY_BYTES * room
-            return self._reduction_ms(gathered, Family.ROWS)  # whose gradients are gathered likewise
-        share = 1.0 if kind is GradientType.FP32 else 0.5
-        return self._reduction_ms(share * num_bytes, Family.REPLICATED)
-
-    def _reduction_ms(self, num_bytes: float, family: Family) -> float:
-        reduction = Reduction(topology=self._request.topology, family=family)
-        return float(self._costs.reduction_ms(np.array(num_bytes), reduction)[1])
-
-    def _passes_ms(self, unit: DenseUnit) -> tuple[float, float]:
-        return self._costs.matrices_ms(unit.forward_flops, unit.backward_flops)
-
-    def _gain(self, saved_ms: float) -> str:
-        return gain_text(saved_ms, self.step_ms, whole=" of the step")
+def _saved_ms(each: GradientAlternative) -> float:
+    return -math.inf if each.saved_ms is None else each.saved_ms
 
 
 def refuse_sharded_only(plan: Plan) -> None:
@@ -219,10 +177,10 @@ def refuse_sharded_only(plan: Plan) -> None:
     Raises:
         InfeasibleError: the hook of the gradients would have nothing to be registered on.
     """
-    exchange, profile = plan.request.gradients, plan.request.dense
-    if exchange is None or exchange.type is GradientType.FP32 or profile is None or plan.dense is None:
+    exchange = plan.request.gradients
+    if exchange is None or exchange.type is GradientType.FP32 or plan.request.dense is None or plan.dense is None:
         return
-    if any(unit.num_parameters for unit in _replicated_units(plan, profile)):
+    if any(unit.num_parameters for unit in replicated_units(plan)):
         return
     sharded = [each.module for each in plan.dense.units if each.strategy is not DenseStrategy.REPLICATE]
     named = ", ".join(map(repr, sharded[:_MOST_NAMED])) + (", ..." if len(sharded) > _MOST_NAMED else "")
@@ -232,17 +190,3 @@ def refuse_sharded_only(plan: Plan) -> None:
         f"; hint: replicate {sharded[0]!r} by dense_choices.units (spec.experimental.denseParallelism.units), or take "
         "FP32 (spec.experimental.communication.dense: [FP32])"
     )
-
-
-def _replicated_units(plan: Plan, profile: DenseProfile) -> list[DenseUnit]:
-    """Return the modules whose gradients are all-reduced, each as a unit of its own."""
-    sharded = (
-        {each.module for each in plan.dense.units if each.strategy is not DenseStrategy.REPLICATE}
-        if plan.dense
-        else set()
-    )
-    found = []
-    for unit in profile.units:
-        num_sharded = sum(path in sharded for path in unit.modules)
-        found += [unit] * (unit.repeats - num_sharded)
-    return found

@@ -147,8 +147,13 @@ def _excluded(bound_ms: float, below_ms: float, gains_on: Plan | None) -> str | 
     return None
 
 
-def least_gain(plan: Plan) -> float:
-    """Return the share of a step that another form must save: the error of the cost models, or a floor below it."""
+def least_gain(plan: Plan, percent: float | None = None) -> float:
+    """Return the share of a step that another form must save: the error of the cost models, or a floor below it.
+
+    ``percent`` is what a request asks for in place of it.
+    """
+    if percent is not None:
+        return percent / 100
     error = plan.bundle.measured_compute_mape
     return max(LEAST_SHARE, plan.bundle.compute_mape if error is None else error)
 

@@ -26,8 +26,6 @@ from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.plan_cost import device_traffic, predicted_cost
 from neuroshard_planner.problem.problem import Problem
 
-_PERCENT = 100
-
 
 class WireTypeChoice:
     """The choice of types for the best plan with exact exchange.
@@ -50,8 +48,7 @@ class WireTypeChoice:
         self._exact_ms = exact.predicted.total_ms
         self._placed = [exact]
         """Plans on whose placements the pairs are priced."""
-        asked = self._choices.least_gain_percent
-        self._share = least_gain(exact) if asked is None else asked / _PERCENT
+        self._share = least_gain(exact, self._choices.least_gain_percent)
         self._least_ms = self._exact_ms * self._share
         best = self._best(self._choices.pairs)
         self._trials.decided(ChoiceName.WIRE_TYPES, before=exact, best=best)
@@ -180,7 +177,7 @@ class WireTypeChoice:
 
     @property
     def _percent(self) -> float:
-        return round(_PERCENT * self._share, 1)
+        return round(100 * self._share, 1)
 
     def _keep(
         self, found: Plan, chosen: WireTypes, judged: list[WireAlternative], *, reason: str | None = None
