@@ -1,19 +1,17 @@
 """One search on one page: propose splits, place, refine, bound, and write the plan down."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from neuroshard_api.documents.bundle import BundleManifest, NetworkName
-from neuroshard_api.documents.label_names import is_named_like_label
+from neuroshard_api.documents.label_names import label_warnings
 from neuroshard_api.documents.plan import BaselineCost, BundleReference, Plan, SearchStatistics, TablePlacement
 from neuroshard_api.documents.request import Algorithm, PlanRequest
-from neuroshard_api.documents.tables import IdRule, Table
 from neuroshard_api.process.errors import ExpectedError, MissingPackageError
-from neuroshard_api.sharding.kinds import ComputeKernel, Family, ShardingType
+from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.deduplication import repeating_groups
 from neuroshard_costs.shards import REPLICATED
-from neuroshard_costs.simulator.host_memory import HOST_BOUND_LOOKUPS
+from neuroshard_costs.unpriced import short_cached_calls, unmeasured_collectives
 
 from neuroshard_planner.baselines.greedy import BASELINES, bound_placement
 from neuroshard_planner.baselines.torchrec import torchrec_placement
@@ -36,9 +34,6 @@ from neuroshard_planner.search.options import OptionTable
 from neuroshard_planner.search.packing import Packing
 from neuroshard_planner.search_state import Watch, Watched
 from neuroshard_planner.wide_tables import column_blocks, unrepaired_widths
-
-LABEL_ROWS = 2  # of a table of labels: clicked or not
-HASHED_LABEL_ROWS = 4  # of the same as texts: `neuroshard stats` gives each two rows
 
 
 class Bundle(CostModel, Protocol):
@@ -177,16 +172,16 @@ def document(
     totals_ms = dict(zip(placed, problem.total_ms(list(placed.values())).tolist(), strict=True))
     return Plan(
         algorithm=request.algorithm,
-        bundle=_reference(bundle, request),
+        bundle=BundleReference.of(bundle.manifest, request.topology.device),
         predicted=cost,
         lower_bound_ms=bound_ms,
         gap=cost.total_ms / bound_ms - 1 if bound_ms else 0.0,
         warnings=(
             *bundle.validity_warnings(problem.priced),
-            *_unmeasured_collectives(bundle.manifest, tables),
-            *_possible_labels(request.tables.tables),
+            *unmeasured_collectives(tables, bundle.manifest),
+            *label_warnings(request.tables.tables),
             *unrepaired_widths(tables, request),
-            *_short_cached_calls(tables, request),
+            *short_cached_calls(tables, request),
             *(request.remarks or ()),
         ),
         baselines=tuple(
@@ -207,25 +202,6 @@ def document(
         ),
         request=request,
     )
-
-
-def _short_cached_calls(tables: Sequence[TablePlacement], request: PlanRequest) -> Iterator[str]:
-    """Yield a warning where a device's cached tables are looked up so seldom that their call waits for the host."""
-    by_name = {table.name: table for table in request.tables.tables}
-    lookups = dict.fromkeys(range(request.topology.num_devices), 0.0)
-    cached = [placed for placed in tables if placed.compute_kernel is ComputeKernel.FUSED_UVM_CACHING]
-    for placed in cached:
-        table = by_name[placed.name]
-        for shard in placed.shards:
-            share = shard.num_rows / table.num_embeddings
-            lookups[shard.device] += request.global_batch_size * table.pooling_factor * share
-    short = [each for each in lookups.values() if 0 < each < HOST_BOUND_LOOKUPS]
-    if short and not request.topology.device.is_cpu:
-        yield (
-            f"tables cached from host memory: a device looks up {min(short):,.0f} of their rows in a step; below some "
-            f"{HOST_BOUND_LOOKUPS:,} it waits for the host that launches the cache's kernels, which has no price "
-            "(published calls took up to 2.7 times theirs)"
-        )
 
 
 def find(problem: Problem, *, baselines: Attempts, bounds: FamilyBounds, starts: Sequence[Placement] = ()) -> Found:
@@ -367,47 +343,4 @@ def _infeasible(problem: Problem, *, has_further_types: bool) -> InfeasibleError
         copy_bytes=dict(zip(copied, copy_bytes, strict=True)),
         has_further_types=has_further_types,
         may_be_by_columns=not bound_to_convert(problem),
-    )
-
-
-def _unmeasured_collectives(manifest: BundleManifest, tables: Sequence[TablePlacement]) -> Iterator[str]:
-    """Yield a sentence where a plan has collectives that no measurement of a bundle is of."""
-    kinds = {table.sharding_type for table in tables if Family.of(table.sharding_type) not in manifest.families}
-    types = sorted(kind.value for kind in kinds)
-    if types:
-        yield (
-            f"predicted: the collectives of {', '.join(types)} tables are those of the device simulator, none was "
-            f"measured for {manifest.name}; the plan's order among others is less certain than their error says"
-        )
-
-
-def _possible_labels(tables: Sequence[Table]) -> Iterator[str]:
-    """Yield a sentence for each table that may be of the label: data is not seen here, rows and names are."""
-    for table in tables:
-        named = next((name for name in table.features if is_named_like_label(name)), None)
-        hashed = HASHED_LABEL_ROWS if table.id_rule is IdRule.HASH else LABEL_ROWS
-        if named is not None and table.num_embeddings <= hashed:
-            yield (
-                f"tables: {table.name!r} has {table.num_embeddings} rows, and its feature {named!r} is named like a "
-                "label; a model that looks up its label predicts it; hint: if it is the label, remove the table "
-                f"(`neuroshard stats --label {named}`)"
-            )
-
-
-def _reference(bundle: Bundle, request: PlanRequest) -> BundleReference:
-    """Name the bundle and its errors; measurements of another product than the request's say nothing of its devices."""
-    manifest = bundle.manifest
-    errors = {network.name: network.hold_out.mape for network in manifest.networks}
-    is_same_product = manifest.is_of(request.topology.device)
-    measured = {name: manifest.measured_mape(name) if is_same_product else None for name in errors}
-    exchanges: tuple[NetworkName, NetworkName] = ("forward_communication", "backward_communication")
-    of_exchanges = [error for name in exchanges if (error := measured[name]) is not None]
-    return BundleReference(
-        name=manifest.name,
-        source=manifest.source,
-        weights_sha256=manifest.weights_sha256,
-        compute_mape=errors["compute"],
-        communication_mape=max(errors[name] for name in exchanges),
-        measured_compute_mape=measured["compute"],
-        measured_communication_mape=max(of_exchanges) if len(of_exchanges) == len(exchanges) else None,
     )

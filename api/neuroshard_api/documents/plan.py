@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from neuroshard_api.documents.batch_choice import BatchDecision
-from neuroshard_api.documents.bundle import Source
+from neuroshard_api.documents.bundle import BundleManifest, NetworkName, Source
 from neuroshard_api.documents.communication import CommunicationPlan
 from neuroshard_api.documents.counts import Count, Milliseconds, PositiveCount
 from neuroshard_api.documents.dense_layout import DenseCost, DenseLayout
@@ -22,6 +22,7 @@ from neuroshard_api.documents.served_request import request_of_servers, without_
 from neuroshard_api.documents.servers import ServerPolicy
 from neuroshard_api.documents.stored_types import StoredTypes
 from neuroshard_api.documents.tables import DataType, Table, TableSet
+from neuroshard_api.documents.topology import DeviceType
 from neuroshard_api.documents.whole_step import WholeStep
 from neuroshard_api.sharding.collectives import CollectiveTime
 from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType
@@ -250,6 +251,23 @@ class BundleReference(Value):
     compute_mape holds against the simulator only."""
     measured_communication_mape: Annotated[float, Field(ge=0)] | None = None
     """The same of exchanges."""
+
+    @classmethod
+    def of(cls, manifest: BundleManifest, device: DeviceType) -> Self:
+        """Name a bundle and its errors; measurements of another product than the device say nothing of it."""
+        errors = {network.name: network.hold_out.mape for network in manifest.networks}
+        measured = {name: manifest.measured_mape(name) if manifest.is_of(device) else None for name in errors}
+        exchanges: tuple[NetworkName, NetworkName] = ("forward_communication", "backward_communication")
+        of_exchanges = [error for name in exchanges if (error := measured[name]) is not None]
+        return cls(
+            name=manifest.name,
+            source=manifest.source,
+            weights_sha256=manifest.weights_sha256,
+            compute_mape=errors["compute"],
+            communication_mape=max(errors[name] for name in exchanges),
+            measured_compute_mape=measured["compute"],
+            measured_communication_mape=max(of_exchanges) if len(of_exchanges) == len(exchanges) else None,
+        )
 
 
 class SearchStatistics(Value):
