@@ -42,8 +42,9 @@ _SEARCH = (
     "planner/neuroshard_planner/pipeline.py",
     *(
         f"costs/neuroshard_costs/{name}.py"
-        for name in ("averages", "cuts", "deduplication", "host_tables", "memory_ledger", "memory_reserve", "step_cost")
+        for name in ("averages", "curve_hull", "cuts", "deduplication", "host_tables")
     ),
+    *(f"costs/neuroshard_costs/{name}.py" for name in ("memory_ledger", "memory_reserve", "step_cost")),
     *_PRICES,
 )
 _FITTING = (
