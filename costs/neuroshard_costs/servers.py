@@ -20,13 +20,15 @@ from dataclasses import dataclass
 import numpy as np
 from neuroshard_api.documents.plan import PlanCost
 from neuroshard_api.documents.presets import load_presets
+from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.servers import ServerPool
+from neuroshard_api.documents.tables import Table
 from neuroshard_api.documents.topology import Link, Topology
 from neuroshard_api.sharding.collectives import CollectiveKind
 
 from neuroshard_costs.exchanges import MS_PER_SECOND, Exchange, TransferModel
 from neuroshard_costs.host import HostWork
-from neuroshard_costs.shards import FloatArray
+from neuroshard_costs.shards import BYTES_PER_ELEMENT, FloatArray
 from neuroshard_costs.simulator import constants as c
 from neuroshard_costs.simulator.host_memory import copy_seconds
 
@@ -72,6 +74,20 @@ def lookup_ms(lookups: FloatArray, looked_up_bytes: FloatArray, *, cores: float)
     return np.stack(
         [MS_PER_SECOND / cores * (each * lookups + of_byte * looked_up_bytes) for each, of_byte in passes], axis=1
     )
+
+
+def evenly_shared_ms(table: Table, request: PlanRequest) -> float:
+    """Return the milliseconds of lookups and exchange of a table that all of a request's servers share evenly."""
+    pool = request.servers
+    assert pool is not None, "the caller looked"
+    samples = request.global_batch_size
+    lookups = samples * table.pooling_factor
+    row_bytes = lookups * table.embedding_dim * BYTES_PER_ELEMENT[table.data_type]
+    cores = pool.cores_per_process * pool.num_processes
+    link = pool.used_link(request.topology)
+    sent_bytes = 8 * lookups + 8 * samples * table.embedding_dim * table.num_features
+    busy_s = sent_bytes / (pool.count * link.bandwidth_bytes_per_second)
+    return float(lookup_ms(np.array([lookups]), np.array([row_bytes]), cores=cores).sum()) + MS_PER_SECOND * busy_s
 
 
 def hidden_ahead_ms(server_ms: float, step_ms: float, *, work_ms: float = 0.0) -> float:

@@ -60,7 +60,7 @@ def _least_servers(request: PlanRequest, bundle: Bundle) -> PlanRequest | None:
             asked = PlanRequest(**fields | {"servers": pool, "search": short})
         except ValidationError:
             return None
-        left = without_served(asked, frozenset(each.table.name for each in server_options(asked)))
+        left = without_served(asked, frozenset(server_options(asked)))
         try:
             require_room(left, default_types(left, bundle.manifest))
         except InfeasibleError:

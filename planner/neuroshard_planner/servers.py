@@ -9,28 +9,19 @@ devices' plan; those that promise most are searched.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from neuroshard_api.documents.dense_layout import DenseChoices, DensePolicy
-from neuroshard_api.documents.plan import (
-    BaselineCost,
-    IncumbentPlan,
-    Plan,
-    ServedTables,
-    TablePlacement,
-)
+from neuroshard_api.documents.plan import IncumbentPlan, Plan, ServedTables, TablePlacement
 from neuroshard_api.documents.plan_choices import Alternative, ChoiceName, PlanChoice
 from neuroshard_api.documents.request import Algorithm, PlanRequest
 from neuroshard_api.documents.served_request import PROCESS_BYTES, request_of_servers, without_tables
 from neuroshard_api.documents.servers import MOST_LOOKUPS, ServerPolicy, table_problem
-from neuroshard_api.documents.tables import Table
 from neuroshard_api.process.hints import without_hint
 from neuroshard_costs.exchanges import TransferModel
 from neuroshard_costs.moved_bytes import moved_tables, priced_ms
 from neuroshard_costs.served_cost import ahead_of, hidden_ms, next_to_servers, served_cost
-from neuroshard_costs.servers import lookup_ms
-from neuroshard_costs.shards import BYTES_PER_ELEMENT
+from neuroshard_costs.servers import evenly_shared_ms
 from neuroshard_dense.whole_step import whole_step, with_whole_step
 
 from neuroshard_planner.choices.means_by_rows import bound_of_choices_ms
@@ -52,16 +43,6 @@ MOST_NAMED = 3
 """Tables that are named in a line."""
 SERVER_WORK = 2000
 """Device evaluations of the search of tables on servers, where its request names no budget."""
-
-
-class _Option(NamedTuple):
-    """A table that may be on servers."""
-
-    table: Table
-    num_bytes: int
-    """Weights and optimizer state."""
-    cost_ms: float
-    """Lookups and exchange, if all servers shared them evenly."""
 
 
 def plan_with_servers(
@@ -93,7 +74,7 @@ def _chosen(request: PlanRequest, split: "_Split", pinned: frozenset[str]) -> Pl
     pool = request.servers
     assert pool is not None, "the caller looked"
     options = server_options(request, taken=pinned)
-    sets = [pinned | {each.table.name for each in options[:count]} for count in range(len(options) + 1)]
+    sets = [pinned | {*options[:count]} for count in range(len(options) + 1)]
     tried: list[Alternative] = []
     try:
         best = split.plan(pinned)
@@ -110,7 +91,7 @@ def _chosen(request: PlanRequest, split: "_Split", pinned: frozenset[str]) -> Pl
             return best
     before_ms = None if tried else best.predicted.total_ms
     if pool.policy is ServerPolicy.AUTO:
-        own = pinned | (_on_host(best) & {each.table.name for each in options})
+        own = pinned | {each.name for each in best.tables if each.compute_kernel.is_on_host and each.name in options}
         larger = [own, *_growing(sets, start)]
         if split.incumbent_names is not None and split.incumbent_names >= pinned:
             larger.insert(0, split.incumbent_names)
@@ -164,25 +145,24 @@ def _cheapest(best: Plan, sets: Sequence[frozenset[str]], split: "_Split", tried
             tried.append(Alternative(text=_named(names), refusal=without_hint(str(error))))
     searched = 0
     for bound_ms, _, names in sorted(bounded, key=lambda each: each[:2]):
-        alternative = Alternative(text=_named(names), bound_ms=bound_ms)
+        total_ms = refusal = None
         if bound_ms >= cheaper_ms(best):
-            tried.append(_refused(alternative, f"no plan of it takes less than {bound_ms:.3f} ms"))
-            continue
-        if searched == MOST_SEARCHED:
-            tried.append(_refused(alternative, f"{MOST_SEARCHED} sets with lower bounds were searched"))
-            continue
-        searched += 1
-        try:
-            found = split.plan(names)
-        except PlannerError as error:
-            tried.append(_refused(alternative, without_hint(str(error))))
-            continue
-        alternative = alternative.model_copy(update={"total_ms": found.predicted.total_ms})
-        if priced_ms(found) < cheaper_ms(best):
-            best = found
+            refusal = f"no plan of it takes less than {bound_ms:.3f} ms"
+        elif searched == MOST_SEARCHED:
+            refusal = f"{MOST_SEARCHED} sets with lower bounds were searched"
         else:
-            alternative = _refused(alternative, f"its best plan takes {found.predicted.total_ms:.3f} ms")
-        tried.append(alternative)
+            searched += 1
+            try:
+                found = split.plan(names)
+            except PlannerError as error:
+                refusal = without_hint(str(error))
+            else:
+                total_ms = found.predicted.total_ms
+                if priced_ms(found) < cheaper_ms(best):
+                    best = found
+                else:
+                    refusal = f"its best plan takes {total_ms:.3f} ms"
+        tried.append(Alternative(text=_named(names), total_ms=total_ms, bound_ms=bound_ms, refusal=refusal))
     return best
 
 
@@ -200,18 +180,14 @@ def _least_fitting(sets: Sequence[frozenset[str]], split: "_Split", error: Infea
     return sets[high]
 
 
-def _on_host(plan: Plan) -> frozenset[str]:
-    return frozenset(each.name for each in plan.tables if each.compute_kernel.is_on_host)
-
-
 def _named(names: frozenset[str]) -> str:
     first = sorted(names)[:MOST_NAMED]
     more = f" and {len(names) - len(first)} more" if len(names) > len(first) else ""
     return f"on servers: {', '.join(first) or 'none'}{more}"
 
 
-def server_options(request: PlanRequest, *, taken: frozenset[str] = frozenset()) -> Sequence[_Option]:
-    """Return the tables that may be on a request's servers, those first that cost least for a byte.
+def server_options(request: PlanRequest, *, taken: frozenset[str] = frozenset()) -> Sequence[str]:
+    """Return the names of tables that may be on a request's servers, those first that cost least for a byte.
 
     They are as many as the servers have memory for, and answer lookups of; one table stays on devices.
 
@@ -221,41 +197,26 @@ def server_options(request: PlanRequest, *, taken: frozenset[str] = frozenset())
     """
     pool = request.servers
     assert pool is not None, "the caller looked"
-    tables = request.tables.tables
+    tables = {table.name: table for table in request.tables.tables}
     index = np.arange(len(tables))
-    rows, columns = (np.array([getattr(each, name) for each in tables]) for name in ("num_embeddings", "embedding_dim"))
+    rows, columns = (
+        np.array([getattr(each, name) for each in tables.values()]) for name in ("num_embeddings", "embedding_dim")
+    )
     ledger = memory_ledger(request)
     sizes = ledger.weights_bytes(index, rows, columns) + ledger.optimizer_state_bytes(index, rows, columns)
-    held = [int(size) for table, size in zip(tables, sizes, strict=True) if table.name in taken]
-    lookups = MOST_LOOKUPS * pool.count - sum(table.pooling_factor for table in tables if table.name in taken)
-    options = [
-        _Option(table, int(size), _alone_ms(table, request))
-        for table, size in zip(tables, sizes, strict=True)
-        if table.name not in taken and table_problem(request, table) is None
-    ]
-    found: list[_Option] = []
-    for each in sorted(options, key=lambda each: (each.cost_ms / each.num_bytes, each.table.name)):
-        with_it = [*held, each.num_bytes]
+    bytes_of = {name: int(size) for name, size in zip(tables, sizes, strict=True)}
+    held = [bytes_of[name] for name in tables if name in taken]
+    lookups = MOST_LOOKUPS * pool.count - sum(tables[name].pooling_factor for name in tables if name in taken)
+    options = [name for name in tables if name not in taken and table_problem(request, tables[name]) is None]
+    found: list[str] = []
+    for name in sorted(options, key=lambda name: (evenly_shared_ms(tables[name], request) / bytes_of[name], name)):
+        with_it, own_lookups = [*held, bytes_of[name]], tables[name].pooling_factor
         of_process = pool.bytes_per_process - PROCESS_BYTES
         room = pool.num_processes * (of_process - min(max(with_it), of_process // 2))  # a copy in checkpoints
-        if sum(with_it) <= room and each.table.pooling_factor <= lookups:
-            held, lookups = with_it, lookups - each.table.pooling_factor
-            found.append(each)
+        if sum(with_it) <= room and own_lookups <= lookups:
+            held, lookups = with_it, lookups - own_lookups
+            found.append(name)
     return found[: max(0, len(tables) - len(taken) - 1)]
-
-
-def _alone_ms(table: Table, request: PlanRequest) -> float:
-    """Return the milliseconds of a table that all servers share evenly."""
-    pool = request.servers
-    assert pool is not None, "the caller looked"
-    samples = request.global_batch_size
-    lookups = samples * table.pooling_factor
-    row_bytes = lookups * table.embedding_dim * BYTES_PER_ELEMENT[table.data_type]
-    cores = pool.cores_per_process * pool.num_processes
-    link = pool.used_link(request.topology)
-    sent_bytes = 8 * lookups + 8 * samples * table.embedding_dim * table.num_features
-    busy_s = sent_bytes / (pool.count * link.bandwidth_bytes_per_second)
-    return float(lookup_ms(np.array([lookups]), np.array([row_bytes]), cores=cores).sum()) + 1000.0 * busy_s
 
 
 def without_served(request: PlanRequest, names: frozenset[str]) -> PlanRequest:
@@ -295,16 +256,13 @@ def with_servers(plan: Plan, request: PlanRequest, served: ServedTables, costs: 
     assert served.predicted is not None, "the caller priced it"
     ahead = ahead_of(request, plan.step, served.predicted, costs)
     predicted = next_to_servers(plan.predicted, served.predicted, ahead)
-    baselines = tuple(_baseline(each, predicted.total_ms) for each in plan.baselines)
+    # Of the tables on devices next to servers: slower devices hide as much more of them.
+    baselines = tuple(
+        each if each.total_ms is None else each.model_copy(update={"total_ms": max(each.total_ms, predicted.total_ms)})
+        for each in plan.baselines
+    )
     changes = {"request": request, "servers": served, "predicted": predicted, "baselines": baselines}
     return with_whole_step(bounded(plan, plan.lower_bound_ms, **changes), costs=costs)
-
-
-def _baseline(baseline: BaselineCost, total_ms: float) -> BaselineCost:
-    """Return a baseline of the tables on devices next to servers: slower devices hide as much more of them."""
-    if baseline.total_ms is None:
-        return baseline
-    return baseline.model_copy(update={"total_ms": max(baseline.total_ms, total_ms)})
 
 
 class _Split:
@@ -374,15 +332,12 @@ class _Split:
 
     def _planned(self, names: frozenset[str]) -> Plan:
         served = self._on_servers(names) if names else None
-        before = self._incumbent
-        stays = before is not None and self.incumbent_names == names
-        near = None if before is None or not stays else before.on_devices
-        found = self._of_devices(without_served(self._request, names), near)
+        before, known = self._incumbent, self.incumbent_names
+        found = self._of_devices(without_served(self._request, names), before if known == names else None)
         if served is None:
             found = found.model_copy(update={"request": self._request})
         else:
             found = with_servers(found, self._request, served, self._costs)
-        known = self.incumbent_names
         if before is None or known is None:
             return found
         return found.model_copy(update={"incumbent": self._written_down(found, before, known)})
@@ -395,23 +350,17 @@ class _Split:
         total_ms, fits = cost.total_ms, problem.fits(placement)
         if names:
             far = request_of_servers(self._request, names)
-            served = ServedTables(tables=before.served)
             priced = Problem(far, self._costs)
             own = placement_of(before.served, priced)
             computed = predicted_cost(priced, own, plan.predicted.source)
-            servers = served_cost(self._request, far, served.tables, self._costs, computed=computed)
+            servers = served_cost(self._request, far, before.served, self._costs, computed=computed)
             step = None
             if self._request.looks_ahead:
                 step = whole_step(problem.request, before.tables, embedding_ms=cost.total_ms, costs=self._costs)
             total_ms += servers.total_ms - hidden_ms(cost, servers, ahead_of(self._request, step, servers, self._costs))
             fits = fits and priced.fits(own)
-        earlier, later = (
-            self._all_places(tables, served)
-            for tables, served in (
-                (before.tables, before.served),
-                (plan.tables, () if plan.servers is None else plan.servers.tables),
-            )
-        )
+        earlier = self._all_places(before.tables, before.served)
+        later = self._all_places(plan.tables, () if plan.servers is None else plan.servers.tables)
         return IncumbentPlan(
             plan_sha256=before.plan_sha256,
             total_ms=total_ms,

@@ -5,7 +5,7 @@ the one found, what local search makes of the incumbent, and the incumbent. Each
 has it, the largest moves first, unless that costs more than the search's tolerance allows.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from neuroshard_api.documents.plan import IncumbentPlan, TablePlacement
@@ -34,11 +34,6 @@ class Incumbent:
     """Hash of its document. If unset: not known."""
     price_ms_per_gib: float = 0.0
     """Milliseconds of a step that may be given up for each GiB that does not move."""
-
-    @property
-    def on_devices(self) -> "Incumbent":
-        """The plan of the tables on devices alone."""
-        return replace(self, served=())
 
 
 class Migration:
