@@ -110,6 +110,18 @@ class DenseChoices(Value):
         named = [each for each in self.units or () if each.covers(path)]
         return max(named, key=lambda each: len(each.module)).strategy if named else None
 
+    @property
+    def asks_for_shards(self) -> bool:
+        """Whether some unit is to be sharded in any case."""
+        return self.policy is DensePolicy.SHARD or any(
+            each.strategy is not DenseStrategy.REPLICATE for each in self.units or ()
+        )
+
+    @property
+    def excludes_replicas(self) -> bool:
+        """Whether they exclude a dense part that is replicated as a whole, and not checkpointed."""
+        return self.asks_for_shards or self.checkpointing is CheckpointingChoice.ALWAYS
+
     @model_validator(mode="after")
     def _one_of_two(self) -> Self:
         if self.checkpointing is CheckpointingChoice.ALWAYS and self.splitting is SplittingChoice.ALWAYS:

@@ -15,7 +15,6 @@ from neuroshard_api.documents.dense_layout import (
     DenseGroup,
     DenseLayout,
     DensePolicy,
-    DenseStrategy,
     GroupChoice,
     SplittingChoice,
 )
@@ -25,9 +24,9 @@ from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.process.sizes import format_bytes
 from neuroshard_costs.exchanges import TransferModel
 from neuroshard_dense.layouts import LayoutCandidate, Layouts
+from neuroshard_dense.named_units import divided
 from neuroshard_dense.options import UnitOptions, group_size, groups_of, may_shard
 
-from neuroshard_planner.choices.named_units import divided
 from neuroshard_planner.choices.trials import Trials
 from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.problem.counted_memory import memory_ledger
@@ -38,7 +37,8 @@ from neuroshard_planner.searches import Search, remembered
 
 SLACK = 0.02
 """Share of the tables' least memory that they get besides: at the least itself, only placements by memory are found."""
-
+_MOST_LISTED = 12
+"""Modules that a message lists."""
 
 _NOTHING_TO_SPLIT = (
     "dense_choices.splitting: units are to be split, and none has several operators; hint: set splitting to auto, or "
@@ -96,6 +96,7 @@ def joint_plan(request: PlanRequest, *, costs: TransferModel, search: Search) ->
     if request.dense is None:
         return search(request)
     choices = request.dense_choices or DenseChoices()
+    _check_named_units(request.dense, choices)
     profile = divided(request.dense, choices)
     found = _JointSearch(request, profile, choices, costs=costs, search=search).plan()
     if choices.splitting is not SplittingChoice.ALWAYS or any(unit.operators for unit in profile.units):
@@ -103,15 +104,17 @@ def joint_plan(request: PlanRequest, *, costs: TransferModel, search: Search) ->
     return found.model_copy(update={"warnings": (*found.warnings, _NOTHING_TO_SPLIT)})
 
 
-def excludes_replicas(choices: DenseChoices) -> bool:
-    """Return whether the choices exclude a dense part that is replicated as a whole."""
-    return _asks_for_shards(choices) or choices.checkpointing is CheckpointingChoice.ALWAYS
-
-
-def _asks_for_shards(choices: DenseChoices) -> bool:
-    return choices.policy is DensePolicy.SHARD or any(
-        each.strategy is not DenseStrategy.REPLICATE for each in choices.units or ()
-    )
+def _check_named_units(profile: DenseProfile, choices: DenseChoices) -> None:
+    modules = [path for unit in profile.units for path in unit.modules]
+    is_named = all(len(unit.modules) == unit.repeats for unit in profile.units)
+    for index, each in enumerate(choices.units or ()):
+        if is_named and not any(each.covers(path) for path in modules):
+            further = f", and {len(modules) - _MOST_LISTED:,} more" if len(modules) > _MOST_LISTED else ""
+            raise RequestError(
+                f"dense_choices.units[{index}].module: the dense part has no module at or below {each.module!r}"
+                f"; hint: name "
+                f"one of {', '.join(modules[:_MOST_LISTED])}{further}, or a part of the model above them"
+            )
 
 
 def _stages(choices: DenseChoices) -> tuple[DenseChoices, ...]:
@@ -120,7 +123,7 @@ def _stages(choices: DenseChoices) -> tuple[DenseChoices, ...]:
     The policy auto replicates what fits: so where something else is asked for some units, all others are replicated,
     and checkpointed only on demand, before any choice is made for them.
     """
-    if choices.policy is not DensePolicy.AUTO or not excludes_replicas(choices):
+    if choices.policy is not DensePolicy.AUTO or not choices.excludes_replicas:
         return (choices,)
     is_always = choices.checkpointing is CheckpointingChoice.ALWAYS
     checkpointing = choices.checkpointing if is_always else CheckpointingChoice.NEVER
@@ -148,7 +151,7 @@ class _JointSearch:
         """Return the joint plan. Raises InfeasibleError."""
         choices = self._choices
         failure: InfeasibleError | None = None
-        if not excludes_replicas(choices):
+        if not choices.excludes_replicas:
             try:
                 return self._search(self._request)
             except InfeasibleError as error:
@@ -209,7 +212,7 @@ class _JointSearch:
     def _groups(self) -> tuple[tuple[DenseGroup, ...], ...]:
         """Return the groups that are tried; where shards are asked for, those with two devices if there are some."""
         tried = groups_of(self._choices.group, self._topology)
-        if not _asks_for_shards(self._choices):
+        if not self._choices.asks_for_shards:
             return tried
         return (
             tuple(groups for groups in tried if any(group_size(each, self._topology) > 1 for each in groups)) or tried
@@ -242,7 +245,7 @@ class _JointSearch:
         """Return the plan next to a layout. Raises InfeasibleError."""
         plan = self._search(self._with(chosen))
         warnings = list(plan.warnings)
-        if _asks_for_shards(self._choices) and all(each.shared_by == 1 for each in chosen.options):
+        if self._choices.asks_for_shards and all(each.shared_by == 1 for each in chosen.options):
             warnings.append(
                 "dense_choices: units are to be sharded, and no group of devices that may share them has two; all are "
                 "replicated; hint: give more devices, or set the group to auto"

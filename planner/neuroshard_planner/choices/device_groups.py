@@ -18,7 +18,6 @@ from neuroshard_api.sharding.replication import Grouping, Replication, averaging
 from neuroshard_costs.averages import least_average_ms, with_averages
 from neuroshard_costs.exchanges import TransferModel
 
-from neuroshard_planner.choices.dense_layout import excludes_replicas
 from neuroshard_planner.choices.trials import Trials, cheaper_ms
 from neuroshard_planner.errors import RequestError
 from neuroshard_planner.plans.same_placement import bounded
@@ -108,7 +107,7 @@ def permitted_groupings(request: PlanRequest) -> list[Grouping]:
     problem = averaging_problem(request.optimizers)
     if problem is not None:
         raise RequestError(f"replication: {problem}, or leave it out")
-    if request.dense_choices is not None and excludes_replicas(request.dense_choices):
+    if request.dense_choices is not None and request.dense_choices.excludes_replicas:
         raise RequestError(
             "dense_choices: groups train dense parts that are replicated and not checkpointed"
             "; hint: leave it or replication "

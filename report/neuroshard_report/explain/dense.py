@@ -8,8 +8,8 @@ from neuroshard_api.documents.dense_layout import DenseChoices, PlannedUnit
 from neuroshard_api.documents.dense_profile import DenseProfile, DenseUnit
 from neuroshard_api.documents.plan import Plan
 from neuroshard_costs.exchanges import TransferModel
+from neuroshard_dense.named_units import divided
 from neuroshard_dense.options import UnitBytes, UnitOption, UnitOptions, groups_of
-from neuroshard_planner.choices.named_units import divided
 from neuroshard_planner.errors import RequestError
 
 

@@ -6,31 +6,14 @@ from itertools import groupby
 from neuroshard_api.documents.dense_layout import DenseChoices
 from neuroshard_api.documents.dense_profile import DenseProfile, DenseUnit
 
-from neuroshard_planner.errors import RequestError
-
-_MOST_LISTED = 12
-"""Modules that a message lists."""
-
 
 def divided(profile: DenseProfile, choices: DenseChoices) -> DenseProfile:
     """Return the profile with repeated units divided where the choices name a strategy for some of their modules only.
 
     A profile that does not name all modules of a unit that repeats is returned as it is.
-
-    Raises:
-        RequestError: the choices name a path at or below which there is no module of the profile.
     """
     if any(len(unit.modules) != unit.repeats for unit in profile.units):
         return profile
-    modules = [path for unit in profile.units for path in unit.modules]
-    for index, each in enumerate(choices.units or ()):
-        if not any(each.covers(path) for path in modules):
-            further = f", and {len(modules) - _MOST_LISTED:,} more" if len(modules) > _MOST_LISTED else ""
-            raise RequestError(
-                f"dense_choices.units[{index}].module: the dense part has no module at or below {each.module!r}"
-                f"; hint: name "
-                f"one of {', '.join(modules[:_MOST_LISTED])}{further}, or a part of the model above them"
-            )
     return profile.model_copy(update={"units": tuple(part for unit in profile.units for part in _parts(unit, choices))})
 
 
