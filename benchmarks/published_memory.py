@@ -23,8 +23,7 @@ from neuroshard_api.documents.presets import preset
 from neuroshard_api.documents.request import MemorySettings, Pipeline, PlanRequest
 from neuroshard_api.documents.tables import DataType, Optimizer, Table, TableSet
 from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType, row_blocks
-from neuroshard_costs.memory_ledger import MemoryLedger
-from neuroshard_planner.plans.tables import tables_memory
+from neuroshard_costs.memory_ledger import MemoryLedger, tables_memory
 from neuroshard_trainer.dense_profile import describe_dense
 from torchrec.distributed.test_utils.model_input import ModelInput
 from torchrec.distributed.test_utils.test_model import TestOverArchLarge, TestSparseNN

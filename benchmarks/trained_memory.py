@@ -16,8 +16,7 @@ from neuroshard_api.documents.presets import preset
 from neuroshard_api.documents.request import Pipeline, PlanRequest
 from neuroshard_api.job.plan_request import plan_request
 from neuroshard_api.job.training_job import API_VERSION, KIND, DLRMTrainingJob
-from neuroshard_costs.memory_ledger import MemoryLedger
-from neuroshard_planner.plans.tables import tables_memory
+from neuroshard_costs.memory_ledger import MemoryLedger, tables_memory
 from neuroshard_trainer.dense_profile import dense_profile
 
 from benchmarks.sharded_training import WORLD_SIZE, torchrun

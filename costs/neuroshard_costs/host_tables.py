@@ -8,6 +8,7 @@ where constraints name a table's load factor it has another size.
 from functools import cached_property
 
 import numpy as np
+from neuroshard_api.documents.plan import TablePlacement
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.topology import HostMemory
 from neuroshard_api.sharding.kinds import ComputeKernel
@@ -24,6 +25,11 @@ ON_DEVICE, DIRECT, CACHED = range(3)
 """Positions in KERNELS."""
 
 _MS_PER_SECOND = 1000.0
+
+
+def kernel_code(table: TablePlacement) -> int:
+    """Return the position of a table's kernel in KERNELS."""
+    return KERNELS.index(table.compute_kernel) if table.compute_kernel.is_on_host else ON_DEVICE
 
 
 class HostTables:

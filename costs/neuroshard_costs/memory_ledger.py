@@ -38,14 +38,14 @@ from typing import NamedTuple
 
 import numpy as np
 from neuroshard_api.documents.communication import WIRE_FORMATS, WireType
-from neuroshard_api.documents.plan import DeviceMemory
+from neuroshard_api.documents.plan import DeviceMemory, TablePlacement
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import DataType, Optimizer
-from neuroshard_api.sharding.kinds import ComputeKernel, num_row_parts
+from neuroshard_api.sharding.kinds import ComputeKernel, Family, num_row_parts
 from numpy.typing import NDArray
 
 from neuroshard_costs.exchanges import index_bytes, lookup_bytes
-from neuroshard_costs.host_tables import CACHED, KERNELS, ON_DEVICE
+from neuroshard_costs.host_tables import CACHED, KERNELS, ON_DEVICE, kernel_code
 from neuroshard_costs.memory_reserve import Reserve, least_memory
 from neuroshard_costs.shards import (
     BYTES_PER_ELEMENT,
@@ -461,3 +461,16 @@ def _rounded(num_samples: IndexArray | int, pooling_factors: Sequence[float]) ->
     """Return the lookups of batches [...] of this many samples by table, [..., tables]."""
     lookups: IndexArray = np.rint(num_samples * np.array(pooling_factors)).astype(np.int64)
     return lookups
+
+
+def tables_memory(ledger: MemoryLedger, tables: Sequence[TablePlacement]) -> tuple[DeviceMemory, ...]:
+    """Return the ledger of every device under these tables, which are in the request's order."""
+    shards: list[tuple[int, int, int, int, int, int]] = []
+    for index, table in enumerate(tables):
+        family, kernel = FAMILIES.index(Family.of(table.sharding_type)), kernel_code(table)
+        shards += [(index, shard.num_rows, shard.num_columns, family, shard.device, kernel) for shard in table.shards]
+    position, num_rows, num_columns, families, devices, kernels = np.array(shards, dtype=np.int64).T
+    load_factors = np.array([table.cache_load_factor or 0.0 for table in tables])[position]
+    return tuple(
+        ledger.devices(position, num_rows, num_columns, devices, families, kernels=kernels, load_factors=load_factors)
+    )

@@ -10,13 +10,14 @@ from neuroshard_api.documents.request import Algorithm, PlanRequest
 from neuroshard_api.process.errors import ExpectedError, MissingPackageError
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.deduplication import repeating_groups
+from neuroshard_costs.memory_ledger import tables_memory
 from neuroshard_costs.shards import REPLICATED
 from neuroshard_costs.unpriced import short_cached_calls, unmeasured_collectives
 
 from neuroshard_planner.baselines.greedy import BASELINES, bound_placement
 from neuroshard_planner.baselines.torchrec import torchrec_placement
 from neuroshard_planner.errors import InfeasibleError, RequestError
-from neuroshard_planner.plans.tables import placement_of, table_placements, tables_memory
+from neuroshard_planner.plans.tables import placement_of, table_placements
 from neuroshard_planner.problem.cost_model import CostModel
 from neuroshard_planner.problem.plan_cost import predicted_cost
 from neuroshard_planner.problem.problem import Placement, Problem

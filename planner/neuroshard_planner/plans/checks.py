@@ -11,9 +11,9 @@ from neuroshard_api.documents.topology import Topology
 from neuroshard_api.sharding.collectives import CollectiveKind
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_api.sharding.placement_rules import as_asked, placement_devices, placement_problems
+from neuroshard_costs.memory_ledger import tables_memory
 
 from neuroshard_planner.errors import PlanError, RequestError
-from neuroshard_planner.plans.tables import tables_memory
 from neuroshard_planner.problem.counted_memory import memory_ledger
 from neuroshard_planner.problem.units import Unit, allowed_devices, most_shards, resolve_units
 

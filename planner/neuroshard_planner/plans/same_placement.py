@@ -3,8 +3,9 @@
 from typing import Any
 
 from neuroshard_api.documents.plan import Plan
+from neuroshard_costs.memory_ledger import tables_memory
 
-from neuroshard_planner.plans.tables import placement_of, tables_memory
+from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.cost_model import CostModel
 from neuroshard_planner.problem.plan_cost import predicted_cost
 from neuroshard_planner.problem.problem import Problem

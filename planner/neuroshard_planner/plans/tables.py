@@ -4,10 +4,9 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 import numpy as np
-from neuroshard_api.documents.plan import DeviceMemory, Shard, TablePlacement
+from neuroshard_api.documents.plan import Shard, TablePlacement
 from neuroshard_api.sharding.kinds import Family, ShardingType, num_row_parts, row_blocks
-from neuroshard_costs.host_tables import KERNELS, ON_DEVICE
-from neuroshard_costs.memory_ledger import MemoryLedger
+from neuroshard_costs.host_tables import KERNELS, ON_DEVICE, kernel_code
 from neuroshard_costs.shards import FAMILIES
 
 from neuroshard_planner.problem.problem import Placement, Problem
@@ -100,24 +99,6 @@ def _by_column_blocks(pieces: Sequence[_Piece], devices_per_node: int) -> Sequen
     return [
         piece for _, piece in sorted(ranked, key=lambda each: (each[1][0] // devices_per_node, each[0], each[1][0]))
     ]
-
-
-def tables_memory(ledger: MemoryLedger, tables: Sequence[TablePlacement]) -> tuple[DeviceMemory, ...]:
-    """Return the ledger of every device under these tables, which are in the request's order."""
-    shards: list[tuple[int, int, int, int, int, int]] = []
-    for index, table in enumerate(tables):
-        family, kernel = FAMILIES.index(Family.of(table.sharding_type)), kernel_code(table)
-        shards += [(index, shard.num_rows, shard.num_columns, family, shard.device, kernel) for shard in table.shards]
-    position, num_rows, num_columns, families, devices, kernels = np.array(shards, dtype=np.int64).T
-    load_factors = np.array([table.cache_load_factor or 0.0 for table in tables])[position]
-    return tuple(
-        ledger.devices(position, num_rows, num_columns, devices, families, kernels=kernels, load_factors=load_factors)
-    )
-
-
-def kernel_code(table: TablePlacement) -> int:
-    """Return the position of a table's kernel in KERNELS."""
-    return KERNELS.index(table.compute_kernel) if table.compute_kernel.is_on_host else ON_DEVICE
 
 
 def placement_of(tables: Sequence[TablePlacement], problem: Problem) -> Placement:

@@ -8,12 +8,13 @@ from neuroshard_api.documents.request import Algorithm, PlanRequest
 from neuroshard_api.documents.whole_step import WholeStep
 from neuroshard_api.process.errors import MissingPackageError
 from neuroshard_api.sharding.kinds import ShardingType
+from neuroshard_costs.memory_ledger import tables_memory
 from neuroshard_costs.served_cost import ahead_of, next_to_servers
 from neuroshard_dense.whole_step import whole_step
 from neuroshard_planner.errors import InfeasibleError, in_its_names
 from neuroshard_planner.pipeline import plan
 from neuroshard_planner.planning import Bundle, attempts, find
-from neuroshard_planner.plans.tables import placement_of, table_placements, tables_memory
+from neuroshard_planner.plans.tables import placement_of, table_placements
 from neuroshard_planner.problem.plan_cost import predicted_cost, simulated_cost
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.sharding_choice import default_types

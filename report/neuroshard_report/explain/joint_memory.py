@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from neuroshard_api.documents.plan import GivenPlan
 from neuroshard_api.documents.training_comparison import PredictedMemory
-from neuroshard_planner.plans.tables import tables_memory
+from neuroshard_costs.memory_ledger import tables_memory
 from neuroshard_planner.problem.counted_memory import memory_ledger
 
 

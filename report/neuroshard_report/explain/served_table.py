@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 from neuroshard_api.documents.plan import Plan, Shard, TablePlacement
 from neuroshard_api.documents.served_request import request_of_servers
 from neuroshard_api.sharding.kinds import ShardingType
-from neuroshard_costs.memory_ledger import MemoryLedger
+from neuroshard_costs.memory_ledger import MemoryLedger, tables_memory
 from neuroshard_costs.served_cost import ahead_of, next_to_servers, served_cost
 from neuroshard_dense.whole_step import whole_step
 from neuroshard_planner.planning import Bundle
-from neuroshard_planner.plans.tables import placement_of, tables_memory
+from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.plan_cost import predicted_cost
 from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.search.options import even_widths

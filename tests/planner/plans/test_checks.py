@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 from neuroshard_api.documents.plan import BaselineCost, GivenPlan, Plan, Shard, TablePlacement
 from neuroshard_api.documents.request import Algorithm, Constraints, PlanRequest, TableConstraints
 from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType
-from neuroshard_costs.memory_ledger import MemoryLedger
+from neuroshard_costs.memory_ledger import MemoryLedger, tables_memory
 from neuroshard_planner.errors import InfeasibleError, PlanError
 from neuroshard_planner.pipeline import plan as search
 from neuroshard_planner.plans.checks import plan_problems, require_sound
-from neuroshard_planner.plans.tables import tables_memory
 from support import builders
 from support.depth import generated
 from support.planner.exact_costs import ExactCosts

@@ -5,8 +5,9 @@ from neuroshard_api.documents.plan import Shard
 from neuroshard_api.documents.request import Constraints
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_api.sharding.placement_rules import block_order_problem
+from neuroshard_costs.memory_ledger import tables_memory
 from neuroshard_planner.pipeline import plan as search
-from neuroshard_planner.plans.tables import placement_of, table_placements, tables_memory
+from neuroshard_planner.plans.tables import placement_of, table_placements
 from neuroshard_planner.problem.problem import Problem
 from support.builders import request, table, tables
 from support.planner.exact_costs import ExactCosts

@@ -18,11 +18,12 @@ from neuroshard_api.sharding.kinds import Family, ShardingType
 from neuroshard_api.sharding.placement_rules import placement_problems
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_costs.exchanges import pooled_exchange
+from neuroshard_costs.memory_ledger import tables_memory
 from neuroshard_costs.shards import COLUMNS, FAMILIES, NODE_ROWS, REPLICATED, ROWS
 from neuroshard_costs.step_cost import TIMES, TRAFFIC, Collective, exchange_of_sequence_rows
 from neuroshard_planner.plans.checks import plan_problems
 from neuroshard_planner.plans.imported_plan import imported_plan
-from neuroshard_planner.plans.tables import placement_of, table_placements, tables_memory
+from neuroshard_planner.plans.tables import placement_of, table_placements
 from neuroshard_planner.problem.plan_cost import device_traffic, predicted_cost, simulated_cost
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.shard_kinds import ShardSize

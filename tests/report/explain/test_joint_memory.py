@@ -1,8 +1,7 @@
 """What several plans need on the same devices at once."""
 
 from neuroshard_api.documents.request import MemorySettings
-from neuroshard_costs.memory_ledger import MemoryLedger
-from neuroshard_planner.plans.tables import tables_memory
+from neuroshard_costs.memory_ledger import MemoryLedger, tables_memory
 from neuroshard_report.explain.joint_memory import predicted_memory
 from support.builders import request, table
 from support.planner.placements import by_columns, given_plan

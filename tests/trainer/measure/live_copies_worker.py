@@ -12,8 +12,7 @@ import torch.distributed as dist
 from neuroshard_api.documents.plan import Shard, TablePlacement
 from neuroshard_api.documents.request import Pipeline
 from neuroshard_api.sharding.kinds import ShardingType
-from neuroshard_costs.memory_ledger import MemoryLedger
-from neuroshard_planner.plans.tables import tables_memory
+from neuroshard_costs.memory_ledger import MemoryLedger, tables_memory
 from neuroshard_trainer.sharding.plan_adapter import sharding_plan
 from support import builders
 from support.trainer.rank_server import joined_ranks
