@@ -43,8 +43,8 @@ from neuroshard_api.sharding.replication import Grouping, ReplicationChoices
 from neuroshard_costs.averages import least_average_ms
 
 from neuroshard_planner.choices.device_groups import permitted_groupings
-from neuroshard_planner.choices.means_by_rows import bound_of_choices_ms
 from neuroshard_planner.choices.trials import cheaper_ms, exchange_refusal, least_gain
+from neuroshard_planner.choices.ways_by_rows import bound_of_choices_ms
 from neuroshard_planner.errors import PlannerError, RequestError
 from neuroshard_planner.planning import Bundle, refined_ms, searched_ms
 from neuroshard_planner.plans.tables import is_searched, placement_of

@@ -22,10 +22,11 @@ from neuroshard_planner.choices.batch_size import plan_of_best_batch
 from neuroshard_planner.choices.dense_layout import DenseLayoutChoice
 from neuroshard_planner.choices.device_groups import DeviceGroups
 from neuroshard_planner.choices.gradient_types import GradientTypes, refuse_sharded_only
-from neuroshard_planner.choices.means_by_rows import cheaper_with_means, means_by_rows
+from neuroshard_planner.choices.means_by_rows import cheaper_with_means
 from neuroshard_planner.choices.repeats import RepeatsChoice
 from neuroshard_planner.choices.stored_types import MOST_SEARCHES, StoredTypeChoice
 from neuroshard_planner.choices.trials import Trials
+from neuroshard_planner.choices.ways_by_rows import means_by_rows
 from neuroshard_planner.choices.wire_types import WireTypeChoice
 from neuroshard_planner.errors import RequestError, in_its_names
 from neuroshard_planner.planning import Bundle

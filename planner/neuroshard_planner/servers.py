@@ -24,8 +24,8 @@ from neuroshard_costs.served_cost import ahead_of, hidden_ms, next_to_servers, s
 from neuroshard_costs.servers import evenly_shared_ms
 from neuroshard_dense.whole_step import whole_step, with_whole_step
 
-from neuroshard_planner.choices.means_by_rows import bound_of_choices_ms
 from neuroshard_planner.choices.trials import cheaper_ms
+from neuroshard_planner.choices.ways_by_rows import bound_of_choices_ms
 from neuroshard_planner.errors import InfeasibleError, PlannerError
 from neuroshard_planner.plans.same_placement import bounded
 from neuroshard_planner.plans.tables import placement_of

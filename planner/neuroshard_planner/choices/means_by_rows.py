@@ -2,35 +2,23 @@
 
     no rows cut  ->  all by rows  ->  the cheaper, with one collection at a time the other way while that is cheaper
 
-TorchRec computes means rightly where they are whole, cut by columns, or copied, and where all tables of a collection
-have mean pooling and are row_wise or table_row_wise. No step of the search leads from one to the other, so that each
-way is a request of its own: a choice of the collections that are by rows. Results are the same: any gain counts.
+No step of the search leads from one way to another (`ways_by_rows`). Results are the same: any gain counts.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from itertools import chain, combinations
+from collections.abc import Sequence
 
 import numpy as np
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.plan_choices import Alternative, ChoiceName, PlanChoice
-from neuroshard_api.documents.request import PlanRequest, TableConstraints
-from neuroshard_api.sharding.kinds import ShardingType
-from neuroshard_api.sharding.placement_rules import BY_ROWS, collections_of
+from neuroshard_api.documents.request import PlanRequest
 from neuroshard_costs.moved_bytes import priced_ms
 
-from neuroshard_planner.errors import InfeasibleError, RequestError
+from neuroshard_planner.choices.trials import Trials
+from neuroshard_planner.choices.ways_by_rows import MOST_CHOSEN, Rows, bound_of_way_ms, means_by_rows, with_rows
+from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.problem.cost_model import CostModel
-from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.problem.sharding_choice import default_types
-from neuroshard_planner.search.bounds import FamilyBounds, single_unit_bound_ms
 from neuroshard_planner.searches import Search
-
-MOST_CHOSEN = 4
-"""Collections that are tried one at a time, and of which all choices are bounded; their bounds double with each."""
-
-Rows = Mapping[str, TableConstraints]
-"""Constraints of the tables of a collection that let it be by rows alone."""
 
 
 def cheaper_with_means(request: PlanRequest, *, costs: CostModel, search: Search) -> Plan:
@@ -51,27 +39,15 @@ def cheaper_with_means(request: PlanRequest, *, costs: CostModel, search: Search
     if not collections:
         return search(request)
 
+    ways = Trials(costs, search, bound_ms=bound_of_way_ms)
     alternatives: dict[frozenset[int], Alternative] = {}
 
     def tried(chosen: frozenset[int], known_ms: float) -> Plan | None:
         """Return the plan with these collections by rows that costs less than is known. None: there is none."""
-        by_rows = with_rows(request, [collections[position] for position in sorted(chosen)])
-        bound_ms = total_ms = refusal = None
-        found: Plan | None = None
-        try:
-            bound_ms = _bound_ms(by_rows, costs)
-            if bound_ms >= known_ms:
-                refusal = f"no plan of it takes less than {bound_ms:.3f} ms"
-            else:
-                found = search(by_rows)
-                total_ms = found.predicted.total_ms
-        except (InfeasibleError, RequestError) as error:
-            refusal = request.in_its_names(str(error))
-        if found is not None and priced_ms(found) >= known_ms:
-            found, refusal = None, f"its best plan takes {total_ms:.3f} ms"
-        text = _text([collections[position] for position in sorted(chosen)])
-        alternatives[chosen] = Alternative(text=text, total_ms=total_ms, bound_ms=bound_ms, refusal=refusal)
-        return found
+        by_rows = [collections[position] for position in sorted(chosen)]
+        trial = ways.tried(_text(by_rows), with_rows(request, by_rows), below_ms=known_ms)
+        alternatives[chosen] = trial.tried
+        return trial.plan
 
     every = frozenset(range(len(collections)))
     one_by_one = [frozenset({position}) for position in range(min(len(every), MOST_CHOSEN))] if len(every) > 1 else []
@@ -102,61 +78,3 @@ def _text(by_rows: Sequence[Rows]) -> str:
         return "no means by rows"
     collections = (f"{next(iter(rows))!r}{f' and {len(rows) - 1} more' if len(rows) > 1 else ''}" for rows in by_rows)
     return f"means by rows: {'; '.join(collections)}"
-
-
-def bound_of_choices_ms(request: PlanRequest, costs: CostModel, problem: Problem | None = None) -> float:
-    """Return a cost that no plan of a request goes below, whichever collections of means are by rows.
-
-    Args:
-        request: that is bounded.
-        costs: price placements.
-        problem: of the request, if the caller has it.
-
-    Raises:
-        RequestError: the request contradicts itself.
-    """
-    collections = means_by_rows(request, default_types(request, costs.manifest))
-    if not collections:
-        return FamilyBounds(problem or Problem(request, costs)).least_ms
-    if len(collections) > MOST_CHOSEN:
-        return single_unit_bound_ms(Problem(request, costs))
-    return min(_bounds_ms(request, collections, costs))
-
-
-def means_by_rows(request: PlanRequest, default: tuple[ShardingType, ...]) -> tuple[Rows, ...]:
-    """Return the collections of means alone that may be by columns and by rows, those of most weights first.
-
-    ``default`` are the types of tables whose constraints name none.
-    """
-    tables, constraints = request.tables.tables, request.constraints
-    found: list[tuple[int, Rows]] = []
-    for positions in collections_of(tables):
-        names = [tables[index].name for index in positions]
-        asked = [request.placed_types_of(name) or default for name in names]
-        left = [tuple(kind for kind in types if kind in BY_ROWS) for types in asked]
-        if not all(tables[index].is_mean for index in positions) or not all(left) or left == asked:
-            continue
-        rows = {
-            name: constraints.tables.get(name, TableConstraints()).model_copy(update={"sharding_types": types})
-            for name, types in zip(names, left, strict=True)
-        }
-        found.append((sum(tables[index].num_embeddings * tables[index].embedding_dim for index in positions), rows))
-    return tuple(rows for _, rows in sorted(found, key=lambda each: -each[0]))
-
-
-def with_rows(request: PlanRequest, collections: Sequence[Rows]) -> PlanRequest:
-    """Return the request with these collections by rows."""
-    own = dict(chain(request.constraints.tables.items(), *(rows.items() for rows in collections)))
-    return request.model_copy(update={"constraints": request.constraints.model_copy(update={"tables": own})})
-
-
-def _bound_ms(request: PlanRequest, costs: CostModel) -> float:
-    return FamilyBounds(Problem(request, costs)).least_ms
-
-
-def _bounds_ms(request: PlanRequest, collections: Sequence[Rows], costs: CostModel) -> Iterator[float]:
-    """Yield the bound of each choice that does not contradict the constraints; all by columns raises RequestError."""
-    yield _bound_ms(request, costs)
-    for chosen in chain.from_iterable(combinations(collections, size + 1) for size in range(len(collections))):
-        with suppress(RequestError):
-            yield _bound_ms(with_rows(request, chosen), costs)

@@ -12,7 +12,7 @@ from neuroshard_api.documents.plan_choices import Alternative, ChoiceName, PlanC
 from neuroshard_api.documents.request import Algorithm, PlanRequest
 from neuroshard_costs.moved_bytes import priced_ms
 
-from neuroshard_planner.choices.means_by_rows import bound_of_choices_ms
+from neuroshard_planner.choices.ways_by_rows import bound_of_choices_ms
 from neuroshard_planner.errors import InfeasibleError, PlannerError, RequestError
 from neuroshard_planner.plans.same_placement import cheaper_placement
 from neuroshard_planner.plans.tables import placement_of
@@ -43,10 +43,18 @@ class Trials:
     Args:
         costs: price placements.
         search: finds the plan of a request that leaves nothing to choose but shards and devices.
+        bound_ms: returns a cost that no plan of such a request goes below.
     """
 
-    def __init__(self, costs: CostModel, search: Search) -> None:
+    def __init__(
+        self,
+        costs: CostModel,
+        search: Search,
+        *,
+        bound_ms: Callable[[PlanRequest, CostModel], float] = bound_of_choices_ms,
+    ) -> None:
         self.costs = costs
+        self._bound_ms = bound_ms
         self.plan = remembered(search)
         """Returns the plan of a request. Raises PlannerError."""
         self.choices: list[PlanChoice] = []
@@ -63,7 +71,7 @@ class Trials:
             return 0.0
         known = next((bound_ms for asked, bound_ms in self._bounds_ms if asked == request), None)
         if known is None:
-            known = bound_of_choices_ms(request, self.costs)
+            known = self._bound_ms(request, self.costs)
             self._bounds_ms.append((request, known))
         return known
 

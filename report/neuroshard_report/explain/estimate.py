@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from neuroshard_api.documents.request import PlanRequest
-from neuroshard_planner.choices.means_by_rows import bound_of_choices_ms
+from neuroshard_planner.choices.ways_by_rows import bound_of_choices_ms
 from neuroshard_planner.problem.cost_model import CostModel
 from neuroshard_planner.problem.problem import Problem
 

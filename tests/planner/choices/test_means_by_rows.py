@@ -10,7 +10,7 @@ from neuroshard_api.documents.request import Constraints, PlanRequest, SearchSet
 from neuroshard_api.documents.tables import Optimizer, Pooling
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_api.sharding.placement_rules import cuts_means
-from neuroshard_planner.choices.means_by_rows import MOST_CHOSEN, means_by_rows, with_rows
+from neuroshard_planner.choices.ways_by_rows import MOST_CHOSEN, means_by_rows, with_rows
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.plans.checks import plan_problems
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
