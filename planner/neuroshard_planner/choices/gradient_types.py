@@ -108,28 +108,27 @@ class _GradientTypeChoice:
         """Return the choice, with the price or the refusal of each type."""
         refusal = self._refusal_of_all()
         priced = [self._priced(kind, refusal) for kind in self._choices.narrow]
+        exact_ms = self._prices.exact_ms if self._prices.has_units else None
         best = max(priced, key=_saved_ms, default=None)
-        is_chosen = best is not None and self._is_enough(_saved_ms(best), self.step_ms)
-        chosen, reason = GradientType.FP32, refusal or "only FP32 is permitted"
-        if best is not None and is_chosen:
-            chosen, reason = best.type, None
-        elif best is not None and refusal is None:
-            reason = best.refusal or f"{best.type} {self._too_small(_saved_ms(best), self.step_ms)}"
-
-        def judged(each: GradientAlternative) -> GradientAlternative:
-            if each.saved_ms is None or (is_chosen and each is best):
-                return each
-            refusal = self._too_small(each.saved_ms, self.step_ms)
-            if best is not None and is_chosen:
-                refusal = f"{best.type} saves {_saved_ms(best):.3f} ms"
-            return each.model_copy(update={"refusal": refusal})
-
+        if best is None:
+            reason = refusal or "only FP32 is permitted"
+            return GradientDecision(chosen=GradientType.FP32, exact_exposed_ms=exact_ms, reason=reason)
+        chosen = best if self._is_enough(_saved_ms(best), self.step_ms) else None
+        too_small = best.refusal or f"{best.type} {self._too_small(_saved_ms(best), self.step_ms)}"
         return GradientDecision(
-            chosen=chosen,
-            exact_exposed_ms=self._prices.exact_ms if self._prices.has_units else None,
-            alternatives=tuple(map(judged, priced)),
-            reason=reason,
+            chosen=GradientType.FP32 if chosen is None else chosen.type,
+            exact_exposed_ms=exact_ms,
+            alternatives=tuple(self._judged(each, chosen) for each in priced),
+            reason=too_small if chosen is None else None,
         )
+
+    def _judged(self, each: GradientAlternative, chosen: GradientAlternative | None) -> GradientAlternative:
+        """Return an alternative with the reason why it was not chosen."""
+        if each.saved_ms is None or each is chosen:
+            return each
+        too_small = self._too_small(each.saved_ms, self.step_ms)
+        refusal = too_small if chosen is None else f"{chosen.type} saves {_saved_ms(chosen):.3f} ms"
+        return each.model_copy(update={"refusal": refusal})
 
     def _is_enough(self, saved_ms: float, of_ms: float) -> bool:
         return saved_ms > 0 and saved_ms >= of_ms * self._least_share
