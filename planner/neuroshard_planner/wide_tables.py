@@ -6,7 +6,7 @@ alone; in the plan their shards are column_wise shards of the table again, sever
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 from neuroshard_api.documents.dense_profile import features_sha256
@@ -64,15 +64,6 @@ def unrepaired_widths(tables: Sequence[TablePlacement], request: PlanRequest) ->
             )
 
 
-@dataclass(frozen=True, slots=True)
-class _Blocks:
-    """The blocks of one table, in the order of their columns."""
-
-    table: Table
-    widths: tuple[int, ...]
-    names: tuple[str, ...]
-
-
 class ColumnBlocks:
     """A request whose wide tables are blocks, and the way back to the tables."""
 
@@ -81,10 +72,11 @@ class ColumnBlocks:
         self._request = request
         taken = Counter(table.name for table in request.tables.tables)
         self._blocks = {
-            position: _Blocks(table, widths[position], _names(table.name, widths[position], taken))
+            position: _named(table.name, widths[position], taken)
             for position, table in enumerate(request.tables.tables)
             if position in widths
         }
+        """Widths of the blocks of a table by their names, in the order of their columns."""
 
     @cached_property
     def request(self) -> PlanRequest:
@@ -99,10 +91,10 @@ class ColumnBlocks:
             blocks = self._blocks[position]
             tables += [
                 table.model_copy(update={"name": name, "embedding_dim": width, "feature_names": table.features})
-                for name, width in zip(blocks.names, blocks.widths, strict=True)
+                for name, width in blocks.items()
             ]
-            limits = self._limits(blocks, own.pop(table.name, TableConstraints()))
-            own.update(dict.fromkeys(blocks.names, limits))
+            limits = self._limits(table.name, len(blocks), own.pop(table.name, TableConstraints()))
+            own.update(dict.fromkeys(blocks, limits))
         dense = request.dense
         if dense is not None:
             dense = dense.model_copy(update={"features_sha256": features_sha256(tables)})
@@ -123,7 +115,7 @@ class ColumnBlocks:
                 tables.append(placement)
                 continue
             start = 0
-            for name, width in zip(blocks.names, blocks.widths, strict=True):
+            for name, width in blocks.items():
                 tables.append(_block_of(placement, name, start, width))
                 start += width
         return replace(found, tables=tuple(tables))
@@ -141,7 +133,7 @@ class ColumnBlocks:
             if blocks is None:
                 placed.append(of_block[table.name])
                 continue
-            parts = [of_block[name] for name in blocks.names]
+            parts = [of_block[name] for name in blocks]
             widths = self._joined_widths(table, [shard for part in parts for shard in part.shards])
             shards = _dealt(widths, table.num_embeddings)
             placed.append(
@@ -169,9 +161,9 @@ class ColumnBlocks:
             joined[device] = sorted(fewest if fewest[-1] >= least and fewest[0] <= most else widths)
         return joined
 
-    def _limits(self, blocks: _Blocks, own: TableConstraints) -> TableConstraints:
+    def _limits(self, name: str, num_blocks: int, own: TableConstraints) -> TableConstraints:
         """Return the constraints of each block of a table."""
-        constraints, name = self._request.constraints, blocks.table.name
+        constraints = self._request.constraints
         most = most_shards(constraints, name)
         kernels = constraints.compute_kernels_of(name)
         # The blocks of a table run with one kernel, that of device memory where it is allowed.
@@ -182,7 +174,7 @@ class ColumnBlocks:
             update={
                 "sharding_types": BY_COLUMNS,
                 "compute_kernels": None if one is None else (one,),
-                "max_shards": None if most is None else most // len(blocks.widths),
+                "max_shards": None if most is None else most // num_blocks,
             }
         )
 
@@ -221,17 +213,17 @@ def _cut_obstacle(table: Table, request: PlanRequest, width: int) -> str | None:
     return None
 
 
-def _names(name: str, widths: Sequence[int], taken: Counter[str]) -> tuple[str, ...]:
-    """Return names of a table's blocks that no other table has: its own, and the first and last column."""
-    names, start = [], 0
+def _named(name: str, widths: Sequence[int], taken: Counter[str]) -> Mapping[str, int]:
+    """Return a table's blocks by names that no other table has: its own, and the first and last column."""
+    named, start = {}, 0
     for width in widths:
         block = f"{name[:_NAME_CHARACTERS]}:{start}-{start + width - 1}"
         while block in taken:
             block += "_"
         taken[block] += 1
-        names.append(block)
+        named[block] = width
         start += width
-    return tuple(names)
+    return named
 
 
 def _block_of(placement: TablePlacement, name: str, start: int, width: int) -> TablePlacement:
