@@ -6,8 +6,9 @@ from datetime import datetime, timedelta
 
 from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.job.sizes import sized, sizes_of
+from neuroshard_api.job.spec import Spec
 from neuroshard_api.job.status import Servers, StageName, StageState, StageStatus, Status, Workers
-from neuroshard_api.job.training_job import DLRMTrainingJob, Spec
+from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.job.variants import with_variants
 
 from neuroshard_decisions import names

@@ -6,7 +6,7 @@ from typing import Any
 
 from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.job.plan_request import counts_dense
-from neuroshard_api.job.training_job import AFFECTS
+from neuroshard_api.job.spec import AFFECTS
 
 from neuroshard_decisions import names
 from neuroshard_decisions.actions import Files

@@ -8,8 +8,8 @@ from typing import Any
 
 from neuroshard_api.job.preparation import ProfilerBackend
 from neuroshard_api.job.profile_time import profile_seconds
+from neuroshard_api.job.spec import Spec
 from neuroshard_api.job.status import HardwareStatus
-from neuroshard_api.job.training_job import Spec
 
 from neuroshard_decisions.observed.objects import Node
 from neuroshard_decisions.scheduling import may_take, required_affinity, spreads

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Mapping
 
-from neuroshard_api.job.training_job import GROUP
+from neuroshard_api.job.spec import GROUP
 
 FIELD_MANAGER = "dlrm-operator"
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"

@@ -6,8 +6,9 @@ from datetime import datetime
 from typing import Any
 
 from neuroshard_api.documents.document import DocumentError
+from neuroshard_api.job.spec import OPERATOR, Spec
 from neuroshard_api.job.status import HardwareStatus, Stage, StageName, Status
-from neuroshard_api.job.training_job import API_VERSION, KIND, OPERATOR, DLRMTrainingJob, Spec
+from neuroshard_api.job.training_job import API_VERSION, KIND, DLRMTrainingJob
 from neuroshard_api.lifecycle.deadlines import missed_deadline, next_deadline
 
 from neuroshard_decisions import names

@@ -27,8 +27,9 @@ from neuroshard_api.job.job_file import JobFile, is_job_file, read_job_file
 from neuroshard_api.job.model import EmbeddingOptimizer
 from neuroshard_api.job.plan_request import counts_dense, plan_request, spec_request
 from neuroshard_api.job.settings import Settings, with_settings
+from neuroshard_api.job.spec import Spec
 from neuroshard_api.job.training import Deduplication
-from neuroshard_api.job.training_job import API_VERSION, KIND, DLRMTrainingJob, JobManifest, Spec
+from neuroshard_api.job.training_job import API_VERSION, KIND, DLRMTrainingJob, JobManifest
 from neuroshard_api.job.variants import with_variants
 from neuroshard_api.process.collector import uncollected_imports
 from neuroshard_api.process.failures import CommandError

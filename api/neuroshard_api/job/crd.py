@@ -16,6 +16,7 @@ import yaml
 from neuroshard_api.job import training_job
 from neuroshard_api.job.earlier_fields import EARLIER_FIELDS
 from neuroshard_api.job.resource import INT32_MAX
+from neuroshard_api.job.spec import GROUP
 from neuroshard_api.job.training_job import DLRMTrainingJob
 
 Schema = dict[str, Any]
@@ -49,9 +50,9 @@ def custom_resource_definition() -> Schema:
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{training_job.PLURAL}.{training_job.GROUP}"},
+        "metadata": {"name": f"{training_job.PLURAL}.{GROUP}"},
         "spec": {
-            "group": training_job.GROUP,
+            "group": GROUP,
             "scope": "Namespaced",
             "names": {
                 "kind": training_job.KIND,

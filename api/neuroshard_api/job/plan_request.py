@@ -24,8 +24,9 @@ from neuroshard_api.job.feature_columns import require_feature_columns
 from neuroshard_api.job.model import Architecture
 from neuroshard_api.job.resource import size_bytes
 from neuroshard_api.job.sizes import batch_sizes
+from neuroshard_api.job.spec import Spec
 from neuroshard_api.job.training import DataFormat, Deduplication, Precision
-from neuroshard_api.job.training_job import DLRMTrainingJob, Spec
+from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.job.variants import expanded
 from neuroshard_api.process import allocator
 from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType

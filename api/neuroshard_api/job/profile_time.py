@@ -6,8 +6,8 @@ that of a CPU, on which small trainings run; devices train faster, and what is t
 
 from typing import Final
 
+from neuroshard_api.job.spec import Spec
 from neuroshard_api.job.training import DataFormat
-from neuroshard_api.job.training_job import Spec
 
 LEAST_SECONDS: Final = 60
 """Enough for the records that a fit needs, and for errors that more time lowers little."""

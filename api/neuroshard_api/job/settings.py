@@ -8,7 +8,8 @@ from pydantic import BaseModel
 from neuroshard_api.documents.document import DocumentError, parse_data
 from neuroshard_api.documents.field_names import models_of, nearest
 from neuroshard_api.job.earlier_fields import EARLIER_FIELDS, sentence
-from neuroshard_api.job.training_job import DLRMTrainingJob, Spec
+from neuroshard_api.job.spec import Spec
+from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.process.failures import CommandError
 
 Settings = Mapping[str, Any]

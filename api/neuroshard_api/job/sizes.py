@@ -14,8 +14,9 @@ from neuroshard_api.documents.plan import GivenPlan
 from neuroshard_api.documents.request import MAX_GLOBAL_BATCH_SIZE
 from neuroshard_api.job.elastic import Elastic, ElasticBatch, LearningRateScale, kept_batch
 from neuroshard_api.job.model import DEFAULT_BATCH_SIZE
+from neuroshard_api.job.spec import Spec
 from neuroshard_api.job.training import Training
-from neuroshard_api.job.training_job import DLRMTrainingJob, Spec
+from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.job.variants import JobVariant
 
 LEAST_CHOSEN: Final = 512

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 
 from neuroshard_api.documents.topology import DeviceType
 from neuroshard_api.job.profile_time import profile_seconds
-from neuroshard_api.job.training_job import DLRMTrainingJob, Spec
+from neuroshard_api.job.spec import Spec
+from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.pod.place import NODES_BEFORE_VARIABLE
 
 RECORDS_FOLDER = "records"

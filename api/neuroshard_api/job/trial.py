@@ -8,7 +8,7 @@ from typing import Final
 
 from neuroshard_api.job.preparation import ProfilerBackend
 from neuroshard_api.job.profile_time import expected_steps
-from neuroshard_api.job.training_job import LaunchPolicy, Spec
+from neuroshard_api.job.spec import LaunchPolicy, Spec
 
 WARM_UP_STEPS: Final = 10
 """Of a trial, whose times do not count: allocators and caches fill."""

@@ -3,7 +3,7 @@
 from neuroshard_api.documents.drift_report import named
 from neuroshard_api.documents.input_statistics import InputStatistics
 from neuroshard_api.job.replanning import Replanning, ReplanningMode
-from neuroshard_api.job.training_job import LaunchPolicy, Spec
+from neuroshard_api.job.spec import LaunchPolicy, Spec
 
 CANDIDATE_UNSUPPORTED = "CandidateUnsupported"
 """Reason of a change that no candidate is made for."""

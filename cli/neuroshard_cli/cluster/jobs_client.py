@@ -41,7 +41,8 @@ class JobsClient:
 
     def __init__(self, api: Any, namespace: str) -> None:  # noqa: ANN401 - the client has no types
         from kubernetes import client
-        from neuroshard_api.job.training_job import GROUP, PLURAL, VERSION
+        from neuroshard_api.job.spec import GROUP
+        from neuroshard_api.job.training_job import PLURAL, VERSION
 
         self.namespace = namespace
         self._jobs: Any = client.CustomObjectsApi(api)

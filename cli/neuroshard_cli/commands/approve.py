@@ -72,7 +72,7 @@ def _approved_in_cluster(name: str, *, namespace: str | None) -> str:
 
 def _waiting(job: "DLRMTrainingJob", in_force: str | None, candidate: str | None, *, where: str) -> str:
     """Return the name of the plan that waits for approval. Raises CommandError where none does."""
-    from neuroshard_api.job.training_job import LaunchPolicy
+    from neuroshard_api.job.spec import LaunchPolicy
 
     if candidate is not None:
         return candidate

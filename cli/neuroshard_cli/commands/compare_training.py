@@ -21,7 +21,7 @@ from neuroshard_cli.shared.request_options import JsonOption
 if TYPE_CHECKING:
     from neuroshard_api.documents.plan import GivenPlan
     from neuroshard_api.documents.training_comparison import PredictedMemory
-    from neuroshard_api.job.training_job import Spec
+    from neuroshard_api.job.spec import Spec
 
 STDERR = 2
 """What the processes print is progress; stdout is for the result."""

@@ -36,7 +36,7 @@ def run(
     An interrupted run resumes where it stopped; finished stages are not repeated while their inputs are the same. A job
     with spec.suspend waits until its file no longer says so.
     """
-    from neuroshard_api.job.training_job import LaunchPolicy
+    from neuroshard_api.job.spec import LaunchPolicy
 
     from neuroshard_cli.local.directory import RunDirectory
     from neuroshard_cli.local.inputs import data_root
@@ -115,7 +115,7 @@ def require_trainable(job: "DLRMTrainingJob", tables: "TableSet", *, root: Path)
         MissingPackageError: kernels are not installed. Without them the profile would measure others.
         DataError: a training would refuse the data, after minutes of profiling.
     """
-    from neuroshard_api.job.training_job import LaunchPolicy
+    from neuroshard_api.job.spec import LaunchPolicy
     from neuroshard_api.process.errors import MissingPackageError
     from neuroshard_api.process.generations import kernels_hint
     from neuroshard_trainer.data.formats import require_readable

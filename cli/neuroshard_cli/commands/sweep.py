@@ -118,7 +118,7 @@ def sweep(  # noqa: PLR0917 - typer passes by name
 
 def _require_runnable(file: "JobFile", variants: "Sequence[Variant]", *, root: Path, devices: int) -> None:
     """Do nothing for variants that can train here, as far as files and the driver show. Raises CommandError."""
-    from neuroshard_api.job.training_job import LaunchPolicy
+    from neuroshard_api.job.spec import LaunchPolicy
     from neuroshard_dlrm.sweeps import on_part
     from neuroshard_report.explain.divisions import Room
 

@@ -23,7 +23,7 @@ from neuroshard_cli.local.directory import file_digest
 if TYPE_CHECKING:
     from neuroshard_api.documents.tables import TableSet
     from neuroshard_api.job.job_file import JobFile
-    from neuroshard_api.job.training_job import Spec
+    from neuroshard_api.job.spec import Spec
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from neuroshard_api.documents.tables import TableSet
+    from neuroshard_api.job.spec import Spec
     from neuroshard_api.job.training import Data
-    from neuroshard_api.job.training_job import DLRMTrainingJob, Spec
+    from neuroshard_api.job.training_job import DLRMTrainingJob
 
 MEASURED_WITH = ("neuroshard-operator", "torch", "fbgemm-gpu", "fbgemm-gpu-cpu", "torchrec")
 """Packages whose versions a profile and a training depend on."""

@@ -10,8 +10,9 @@ from neuroshard_cli.shared.output import write_file
 
 if TYPE_CHECKING:
     from neuroshard_api.documents.tables import TableSet
+    from neuroshard_api.job.spec import Spec
     from neuroshard_api.job.training import Data
-    from neuroshard_api.job.training_job import DLRMTrainingJob, Spec
+    from neuroshard_api.job.training_job import DLRMTrainingJob
 
 STAGE = "measure"
 _SHOWN_NAMES = 4

@@ -30,7 +30,8 @@ from neuroshard_cli.shared.output import write_file
 
 if TYPE_CHECKING:
     from neuroshard_api.job.experimental import StagePods
-    from neuroshard_api.job.training_job import DLRMTrainingJob, Spec
+    from neuroshard_api.job.spec import Spec
+    from neuroshard_api.job.training_job import DLRMTrainingJob
     from neuroshard_decisions.actions import PlannerRun
 
 

@@ -1,7 +1,8 @@
 """The approval between a plan and its launch: `spec.launchPolicy`."""
 
+from neuroshard_api.job.spec import LaunchPolicy
 from neuroshard_api.job.status import Stage, StageName, StageState
-from neuroshard_api.job.training_job import APPROVED_PLAN_ANNOTATION, LaunchPolicy
+from neuroshard_api.job.training_job import APPROVED_PLAN_ANNOTATION
 
 from neuroshard_decisions import names
 from neuroshard_decisions.conditions import ConditionType, Reason

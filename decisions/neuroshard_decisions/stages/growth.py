@@ -13,8 +13,8 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from neuroshard_api.job.elastic import ElasticBatch, ElasticStatus, GrowthStatus, SizeReason
+from neuroshard_api.job.spec import LaunchPolicy
 from neuroshard_api.job.status import StageName, StageState
-from neuroshard_api.job.training_job import LaunchPolicy
 from neuroshard_api.replanning.growth import LargerSize, cooldown_s, decide_growth, growth_obstacle
 from neuroshard_api.replanning.record import CANDIDATE_FAILED, US_PER_MS
 

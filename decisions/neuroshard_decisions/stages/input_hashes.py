@@ -8,8 +8,8 @@ from typing import Any
 from neuroshard_api.job.plan_request import counts_dense, segments_grow
 from neuroshard_api.job.preparation import ProfilerPolicy
 from neuroshard_api.job.resource import Part
+from neuroshard_api.job.spec import AFFECTS, Spec
 from neuroshard_api.job.status import HardwareStatus
-from neuroshard_api.job.training_job import AFFECTS, Spec
 
 from neuroshard_decisions.context import Context
 

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from datetime import timedelta
 
+from neuroshard_api.job.spec import LaunchPolicy
 from neuroshard_api.job.status import Stage
-from neuroshard_api.job.training_job import LaunchPolicy
 
 from neuroshard_decisions import names
 from neuroshard_decisions.actions import Action, Change

@@ -1,6 +1,6 @@
 """The Job that asks Kueue for quota of more workers: admitted or not, its pods are never scheduled."""
 
-from neuroshard_api.job.training_job import GROUP
+from neuroshard_api.job.spec import GROUP
 from neuroshard_decisions import names
 from neuroshard_decisions.actions import Ask
 from neuroshard_decisions.context import Context

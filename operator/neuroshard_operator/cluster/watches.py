@@ -6,7 +6,8 @@ from typing import Any
 
 import kopf
 from kopf._core.reactor.inventory import ResourceMemories, ResourceMemory
-from neuroshard_api.job.training_job import GROUP, KIND, PLURAL, VERSION
+from neuroshard_api.job.spec import GROUP
+from neuroshard_api.job.training_job import KIND, PLURAL, VERSION
 from neuroshard_decisions import names
 
 from neuroshard_operator.cluster.watched import JobKey, WatchedObjects

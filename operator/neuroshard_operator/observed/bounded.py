@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Union
 
 from neuroshard_api.documents.document import MAX_NESTING
-from neuroshard_api.job.training_job import GROUP, KIND
+from neuroshard_api.job.spec import GROUP
+from neuroshard_api.job.training_job import KIND
 from neuroshard_decisions import names
 
 from neuroshard_operator.observed.json_text import ItemReader, depth_of, is_unicode, members

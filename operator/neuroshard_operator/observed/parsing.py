@@ -10,7 +10,8 @@ from types import MappingProxyType
 from typing import Any
 
 from neuroshard_api.job.resource import quantity
-from neuroshard_api.job.training_job import GROUP, KIND
+from neuroshard_api.job.spec import GROUP
+from neuroshard_api.job.training_job import KIND
 from neuroshard_api.lifecycle.failures import DISRUPTION, LOG_CHARACTERS
 from neuroshard_api.process.printable import printable
 from neuroshard_decisions import names

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from neuroshard_api.documents.presets import preset
 from neuroshard_api.job.plan_request import plan_request
+from neuroshard_api.job.spec import AFFECTS, Spec
 from neuroshard_api.job.status import HardwareStatus
-from neuroshard_api.job.training_job import AFFECTS, Spec
 from neuroshard_decisions.stages.input_hashes import plan_inputs_hash, workers_hash
 from support import builders
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from kubernetes import client
 from neuroshard_api.job import training_job
+from neuroshard_api.job.spec import GROUP
 
 NAMESPACE = "default"
 
@@ -15,7 +16,7 @@ class Jobs:
 
     def __init__(self, api: Any) -> None:
         self._objects: Any = client.CustomObjectsApi(api)
-        self._where = (training_job.GROUP, training_job.VERSION, NAMESPACE, training_job.PLURAL)
+        self._where = (GROUP, training_job.VERSION, NAMESPACE, training_job.PLURAL)
 
     def create(self, job: dict[str, Any], **options: str) -> dict[str, Any]:
         """Create a job as kubectl does: unknown fields are refused. Raises ApiException."""
