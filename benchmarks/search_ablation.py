@@ -34,10 +34,10 @@ from neuroshard_api.sharding.kinds import ComputeKernel
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_costs.memory_ledger import MemoryLedger
 from neuroshard_planner.errors import InfeasibleError
+from neuroshard_planner.memory.packing import Packing
 from neuroshard_planner.planning import searched
 from neuroshard_planner.problem.tuning import SearchTuning
 from neuroshard_planner.problem.units import allowed_devices, resolve_units
-from neuroshard_planner.search.packing import Packing
 from neuroshard_planner.workload_store import read_workload, workload_names
 
 from benchmarks.results_file import write_result

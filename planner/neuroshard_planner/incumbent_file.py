@@ -8,7 +8,7 @@ from neuroshard_api.documents.document import DocumentError, read_bytes, read_da
 from neuroshard_api.documents.plan import GivenPlan, any_plan
 from neuroshard_api.process.errors import InputError
 
-from neuroshard_planner.search.migration import Incumbent
+from neuroshard_planner.plans.migration import Incumbent
 
 
 def read_incumbent(path: Path, *, price_ms_per_gib: float = 0.0) -> Incumbent:

@@ -46,6 +46,7 @@ from neuroshard_planner.choices.device_groups import permitted_groupings
 from neuroshard_planner.choices.trials import cheaper_ms, exchange_refusal, least_gain
 from neuroshard_planner.choices.ways_by_rows import bound_of_choices_ms
 from neuroshard_planner.errors import PlannerError, RequestError
+from neuroshard_planner.memory.infeasible import has_room
 from neuroshard_planner.planning import Bundle, refined_ms, searched_ms
 from neuroshard_planner.plans.tables import is_searched, placement_of
 from neuroshard_planner.problem.problem import Placement, Problem
@@ -54,7 +55,6 @@ from neuroshard_planner.problem.tuning import SearchTuning
 from neuroshard_planner.problem.units import resolve_units
 from neuroshard_planner.search.bounds import EVERYWHERE
 from neuroshard_planner.search.estimator import promised_ms
-from neuroshard_planner.search.infeasible import has_room
 
 PROMISE_ERROR = 0.05
 """Of a step: below it a promise may have the wrong sign (`benchmarks/promises.py`)."""

@@ -30,9 +30,9 @@ from neuroshard_planner.choices.ways_by_rows import means_by_rows
 from neuroshard_planner.choices.wire_types import WireTypeChoice
 from neuroshard_planner.errors import RequestError, in_its_names
 from neuroshard_planner.planning import Bundle
+from neuroshard_planner.plans.migration import Incumbent
 from neuroshard_planner.plans.same_placement import bounded
 from neuroshard_planner.problem.sharding_choice import default_types
-from neuroshard_planner.search.migration import Incumbent
 from neuroshard_planner.search_state import Watch
 from neuroshard_planner.servers import plan_with_servers
 

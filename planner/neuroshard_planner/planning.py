@@ -17,6 +17,9 @@ from neuroshard_costs.unpriced import short_cached_calls, unmeasured_collectives
 from neuroshard_planner.baselines.greedy import BASELINES, bound_placement
 from neuroshard_planner.baselines.torchrec import torchrec_placement
 from neuroshard_planner.errors import InfeasibleError, RequestError
+from neuroshard_planner.memory.infeasible import has_room, infeasible, require_room
+from neuroshard_planner.memory.packing import Packing
+from neuroshard_planner.plans.migration import Incumbent, Migration
 from neuroshard_planner.plans.tables import placement_of, table_placements
 from neuroshard_planner.problem.cost_model import CostModel
 from neuroshard_planner.problem.plan_cost import predicted_cost
@@ -28,11 +31,8 @@ from neuroshard_planner.search.assignments import bound_to_convert
 from neuroshard_planner.search.bounds import ROUNDING, FamilyBounds, single_unit_bound_ms
 from neuroshard_planner.search.by_columns import Found, IteratedSearch
 from neuroshard_planner.search.host_memory import hosted
-from neuroshard_planner.search.infeasible import has_room, infeasible, require_room
 from neuroshard_planner.search.local_search import merged
-from neuroshard_planner.search.migration import Incumbent, Migration
 from neuroshard_planner.search.options import OptionTable
-from neuroshard_planner.search.packing import Packing
 from neuroshard_planner.search_state import Watch, Watched
 from neuroshard_planner.wide_tables import column_blocks, unrepaired_widths
 

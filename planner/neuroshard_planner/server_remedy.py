@@ -10,10 +10,10 @@ from neuroshard_api.process.sizes import format_bytes
 from pydantic import ValidationError
 
 from neuroshard_planner.errors import InfeasibleError, PlannerError
+from neuroshard_planner.memory.infeasible import require_room
 from neuroshard_planner.pipeline import plan
 from neuroshard_planner.planning import Bundle
 from neuroshard_planner.problem.sharding_choice import default_types
-from neuroshard_planner.search.infeasible import require_room
 from neuroshard_planner.servers import server_options, without_served
 
 SERVER_BYTES, CORES = 192 * 2**30, 64

@@ -27,13 +27,13 @@ from neuroshard_dense.whole_step import whole_step, with_whole_step
 from neuroshard_planner.choices.trials import cheaper_ms
 from neuroshard_planner.choices.ways_by_rows import bound_of_choices_ms
 from neuroshard_planner.errors import InfeasibleError, PlannerError
+from neuroshard_planner.plans.migration import Incumbent
 from neuroshard_planner.plans.same_placement import bounded
 from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.cost_model import CostModel
 from neuroshard_planner.problem.counted_memory import memory_ledger
 from neuroshard_planner.problem.plan_cost import predicted_cost
 from neuroshard_planner.problem.problem import Problem
-from neuroshard_planner.search.migration import Incumbent
 from neuroshard_planner.searches import Search, remembered
 
 NearSearch = Callable[[PlanRequest, Incumbent | None], Plan]

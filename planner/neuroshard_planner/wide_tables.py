@@ -17,10 +17,9 @@ from neuroshard_api.sharding.kernels import widest_shard
 from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType, kernels_of
 
 from neuroshard_planner.errors import RequestError
+from neuroshard_planner.plans.migration import Incumbent
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
-from neuroshard_planner.problem.units import most_shards
-from neuroshard_planner.search.migration import Incumbent
-from neuroshard_planner.search.options import even_widths
+from neuroshard_planner.problem.units import even_widths, most_shards
 
 _NAME_CHARACTERS = 100
 """Of a table's name in that of its blocks."""

@@ -12,7 +12,7 @@ from neuroshard_planner import pipeline
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.incumbent_file import incumbent_of, read_incumbent
 from neuroshard_planner.levers import with_levers
-from neuroshard_planner.search.migration import Incumbent
+from neuroshard_planner.plans.migration import Incumbent
 from neuroshard_planner.server_remedy import with_servers_priced
 from neuroshard_report.explain.difference import plan_difference
 from neuroshard_report.explain.estimate import estimate_request

@@ -13,7 +13,7 @@ NOT_DECIDING = (
     "costs/neuroshard_costs/fitting/",
     "costs/neuroshard_costs/simulator/device.py",  # draws the noise of simulated records
     "planner/neuroshard_planner/baselines/torchrec.py",  # runs another planner
-    "planner/neuroshard_planner/search/exact_packing.py",  # HiGHS is compiled once for all processors
+    "planner/neuroshard_planner/memory/exact_packing.py",  # HiGHS is compiled once for all processors
 )
 _LIBM = {"exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "pow", "power", "float_power", "cbrt", "hypot"}
 _LIBM |= {"sin", "cos", "tan", "sinh", "cosh", "tanh", "arcsin", "arccos", "arctan", "arctan2", "erf", "erfc", "lgamma"}

@@ -12,7 +12,7 @@ from neuroshard_costs.moved_bytes import moved_bytes, priced_ms
 from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.pipeline import plan
 from neuroshard_planner.plans.checks import plan_problems
-from neuroshard_planner.search.migration import Incumbent
+from neuroshard_planner.plans.migration import Incumbent
 from support.builders import GIB, request, table, tables
 from support.builders import plan as plan_builder
 from support.depth import generated

@@ -16,7 +16,7 @@ from neuroshard_costs.servers import exchange_work_ms, hidden_ahead_ms
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.pipeline import plan as search
 from neuroshard_planner.plans.checks import plan_problems
-from neuroshard_planner.search.migration import Incumbent
+from neuroshard_planner.plans.migration import Incumbent
 from neuroshard_planner.server_remedy import with_servers_priced
 from pydantic import ValidationError
 from support import builders

@@ -14,7 +14,7 @@ from neuroshard_planner.errors import InfeasibleError, PlanError, RequestError
 from neuroshard_planner.pipeline import plan
 from neuroshard_planner.plans.checks import plan_problems, require_sound
 from neuroshard_planner.plans.imported_plan import imported_plan
-from neuroshard_planner.search.migration import Incumbent
+from neuroshard_planner.plans.migration import Incumbent
 from neuroshard_report.explain.comparison import compare
 from support.builders import QUICK, dense_profile, device_type, host_memory, request, table, topology
 from support.depth import generated

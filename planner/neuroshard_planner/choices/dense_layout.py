@@ -29,10 +29,10 @@ from neuroshard_dense.options import UnitOptions, group_size, groups_of, may_sha
 
 from neuroshard_planner.choices.trials import Trials
 from neuroshard_planner.errors import InfeasibleError, RequestError
+from neuroshard_planner.memory.infeasible import least_capacity
+from neuroshard_planner.memory.packing import Packing
 from neuroshard_planner.problem.counted_memory import memory_ledger
 from neuroshard_planner.problem.units import allowed_devices, resolve_units
-from neuroshard_planner.search.infeasible import least_capacity
-from neuroshard_planner.search.packing import Packing
 from neuroshard_planner.searches import Search, remembered
 
 SLACK = 0.02

@@ -25,12 +25,12 @@ from neuroshard_costs.shards import BYTES_PER_ELEMENT, weights_bytes
 
 from neuroshard_planner.choices.trials import Trials, cheaper_ms, least_gain
 from neuroshard_planner.errors import InfeasibleError, RequestError
+from neuroshard_planner.plans.migration import Incumbent
 from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.cost_model import CostModel
 from neuroshard_planner.problem.plan_cost import device_traffic
 from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.problem.units import BoolArray
-from neuroshard_planner.search.migration import Incumbent
 from neuroshard_planner.searches import Search
 
 MOST_SEARCHES = 4

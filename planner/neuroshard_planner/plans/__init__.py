@@ -1,1 +1,1 @@
-"""From a placement to a plan document, and from a plan document to its problems."""
+"""From a placement to a plan document, near the plan in force if there is one, and from a document to its problems."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from neuroshard_api.documents.request import Constraints, PlanRequest, TableConstraints
-from neuroshard_api.documents.tables import MAX_WIDTH
+from neuroshard_api.documents.tables import DIM_MULTIPLE, MAX_WIDTH
 from neuroshard_api.sharding.kinds import ShardingType
 from numpy.typing import NDArray
 
@@ -40,6 +40,12 @@ class Unit:
     def must_be_cut(self) -> bool:
         """Whether the unit may be cut and is wider than a shard may be."""
         return self.max_shards > 1 and self.num_columns > self.max_shard_width
+
+
+def even_widths(num_columns: int, count: int) -> tuple[int, ...]:
+    """Return ``count`` widths that are multiples of 4, differ by at most 4 and add up; 128 in 3 is (44, 44, 40)."""
+    quads, rest = divmod(num_columns // DIM_MULTIPLE, count)
+    return (DIM_MULTIPLE * (quads + 1),) * rest + (DIM_MULTIPLE * quads,) * (count - rest)
 
 
 def resolve_units(request: PlanRequest) -> tuple[Unit, ...]:

@@ -17,12 +17,12 @@ import numpy as np
 from neuroshard_costs.arithmetic import weighted_sum
 from neuroshard_costs.shards import IndexArray
 
+from neuroshard_planner.memory.packing import Packing
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.shard_kinds import ShardSize
 from neuroshard_planner.search.estimator import Traits, most_promising, tangent
 from neuroshard_planner.search.local_search import LocalSearch, merged
 from neuroshard_planner.search.options import OptionTable
-from neuroshard_planner.search.packing import Packing
 from neuroshard_planner.search.proposers import Perturbation, SplitSearch, opened
 
 

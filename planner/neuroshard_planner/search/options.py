@@ -12,7 +12,6 @@ from functools import cached_property
 from typing import NamedTuple, Self
 
 import numpy as np
-from neuroshard_api.documents.tables import DIM_MULTIPLE
 from neuroshard_api.sharding.kinds import Family, ShardingType
 from neuroshard_api.sharding.placement_rules import CUT_BY_COLUMNS
 from neuroshard_costs.shards import COLUMNS, FAMILIES, NODE_ROWS, FloatArray, IndexArray
@@ -20,7 +19,7 @@ from neuroshard_costs.shards import COLUMNS, FAMILIES, NODE_ROWS, FloatArray, In
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.shard_kinds import ShardSize
 from neuroshard_planner.problem.sharding_choice import whole_nodes
-from neuroshard_planner.problem.units import BoolArray, Unit
+from neuroshard_planner.problem.units import BoolArray, Unit, even_widths
 
 SHARDS_PER_DEVICE = 2  # more shards of one table than this times the devices only helps to fill gaps in memory
 
@@ -41,12 +40,6 @@ def column_cuts(unit: Unit, num_devices: int) -> Iterator[tuple[ShardSize, ...]]
         size_of = {width: ShardSize(unit.num_rows, width) for width in (widths[0], widths[-1])}
         yield tuple(size_of[width] for width in widths)
         count = count * 3 // 2 if count & (count - 1) == 0 else count * 4 // 3
-
-
-def even_widths(num_columns: int, count: int) -> tuple[int, ...]:
-    """Return ``count`` widths that are multiples of 4, differ by at most 4 and add up; 128 in 3 is (44, 44, 40)."""
-    quads, rest = divmod(num_columns // DIM_MULTIPLE, count)
-    return (DIM_MULTIPLE * (quads + 1),) * rest + (DIM_MULTIPLE * quads,) * (count - rest)
 
 
 class OptionTable:

@@ -8,8 +8,8 @@ from neuroshard_costs.shards import FloatArray, IndexArray
 from neuroshard_costs.step_cost import TIMES, TRAFFIC
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.shard_kinds import ShardSize
-from neuroshard_planner.problem.units import BoolArray
-from neuroshard_planner.search.options import Forms, PlacedOption, even_widths
+from neuroshard_planner.problem.units import BoolArray, even_widths
+from neuroshard_planner.search.options import Forms, PlacedOption
 
 
 class PlacementWithoutUnit:

@@ -12,6 +12,7 @@ from neuroshard_costs.memory_ledger import tables_memory
 from neuroshard_costs.served_cost import ahead_of, next_to_servers
 from neuroshard_dense.whole_step import whole_step
 from neuroshard_planner.errors import InfeasibleError, in_its_names
+from neuroshard_planner.memory.infeasible import require_room
 from neuroshard_planner.pipeline import plan
 from neuroshard_planner.planning import Bundle, attempts, find
 from neuroshard_planner.plans.tables import placement_of, table_placements
@@ -20,7 +21,6 @@ from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.sharding_choice import default_types
 from neuroshard_planner.search.bounds import FamilyBounds
 from neuroshard_planner.search.by_columns import Found
-from neuroshard_planner.search.infeasible import require_room
 from neuroshard_planner.wide_tables import column_blocks
 
 from neuroshard_report.explain.robustness import Regret, costs_under_other_traffic, regrets

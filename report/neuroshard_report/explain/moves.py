@@ -9,7 +9,7 @@ from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.shards import IndexArray
 from neuroshard_planner.planning import Bundle
 from neuroshard_planner.problem.problem import Placement, Problem
-from neuroshard_planner.search.options import even_widths
+from neuroshard_planner.problem.units import even_widths
 
 from neuroshard_report.explain.alone import of_group, without_servers
 from neuroshard_report.explain.alternatives import PlacementWithoutUnit

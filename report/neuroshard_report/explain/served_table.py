@@ -12,7 +12,7 @@ from neuroshard_planner.planning import Bundle
 from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.plan_cost import predicted_cost
 from neuroshard_planner.problem.problem import Problem
-from neuroshard_planner.search.options import even_widths
+from neuroshard_planner.problem.units import even_widths
 from neuroshard_planner.servers import without_served
 
 from neuroshard_report.explain.alone import without_servers

@@ -17,8 +17,7 @@ from neuroshard_planner.planning import Bundle
 from neuroshard_planner.plans.checks import require_sound
 from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.problem import Placement, Problem
-from neuroshard_planner.problem.units import Unit
-from neuroshard_planner.search.options import even_widths
+from neuroshard_planner.problem.units import Unit, even_widths
 
 from neuroshard_report.explain.alone import of_group, without_servers
 from neuroshard_report.explain.alternatives import PlacementWithoutUnit

@@ -14,10 +14,10 @@ from neuroshard_planner.choices.stored_types import GoingBack
 from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.pipeline import plan as plan_of
 from neuroshard_planner.plans.checks import plan_problems
+from neuroshard_planner.plans.migration import Incumbent
 from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.plan_cost import predicted_cost
 from neuroshard_planner.problem.problem import Problem
-from neuroshard_planner.search.migration import Incumbent
 from neuroshard_report.explain.stored_types import stored_type_of, stored_types_text
 from support import builders
 from support.planner.exact_costs import ExactCosts

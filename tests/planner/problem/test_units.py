@@ -1,10 +1,12 @@
 """Constraints resolved to placement units, and what contradicts itself."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from neuroshard_api.documents.request import Constraints, PlanRequest, TableConstraints
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_planner.errors import RequestError
-from neuroshard_planner.problem.units import allowed_devices, resolve_units
+from neuroshard_planner.problem.units import allowed_devices, even_widths, resolve_units
 from support.builders import request, table, tables
 
 
@@ -171,3 +173,32 @@ def test_a_table_that_may_not_be_cut_by_columns_is_one_shard() -> None:
     )
 
     assert [unit.max_shards for unit in units] == [1, 16]
+
+
+@pytest.mark.parametrize(
+    ("num_columns", "count", "expected"),
+    [
+        (128, 3, (44, 44, 40)),
+        (128, 1, (128,)),
+        (36, 9, (4,) * 9),
+        (12, 2, (8, 4)),
+        (8192, 3, (2732, 2732, 2728)),
+    ],
+)
+def test_even_widths_of_some_tables(num_columns: int, count: int, expected: tuple[int, ...]) -> None:
+    """Widest first, in whole vectors of four."""
+    assert even_widths(num_columns, count) == expected
+
+
+@given(quads=st.integers(1, 2048), data=st.data())
+def test_even_widths_cover_the_table_in_vectors_of_four(quads: int, data: st.DataObject) -> None:
+    """They add up, fall, and differ by at most one vector."""
+    count = data.draw(st.integers(1, quads))
+
+    widths = even_widths(4 * quads, count)
+
+    assert len(widths) == count
+    assert sum(widths) == 4 * quads
+    assert all(width % 4 == 0 and width > 0 for width in widths)
+    assert list(widths) == sorted(widths, reverse=True)
+    assert widths[0] - widths[-1] <= 4

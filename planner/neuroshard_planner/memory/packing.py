@@ -12,8 +12,7 @@ from neuroshard_api.documents.tables import DIM_MULTIPLE
 from neuroshard_costs.shards import IndexArray
 
 from neuroshard_planner.problem.counted_memory import memory_ledger
-from neuroshard_planner.problem.units import BoolArray, Unit
-from neuroshard_planner.search.options import even_widths
+from neuroshard_planner.problem.units import BoolArray, Unit, even_widths
 
 MAX_NODES = 5_000  # of the integer program; random tight cases of 8 tables on 4 devices take up to 400
 
@@ -88,7 +87,7 @@ class Packing:
 
     def _pack_exactly(self, capacity_bytes: int, max_nodes: int) -> list[Piece] | None:
         # Where greedy filling does, nobody waits for scipy.
-        from neuroshard_planner.search.exact_packing import PackingProblem, pack_exactly  # noqa: PLC0415
+        from neuroshard_planner.memory.exact_packing import PackingProblem, pack_exactly  # noqa: PLC0415
 
         columns = np.array([unit.num_columns for unit in self.units], dtype=np.int64)
         whole_bytes, column_bytes = np.array(self.whole_bytes), np.array(self._bytes_per_column)

@@ -3,8 +3,8 @@
 import pytest
 from neuroshard_api.documents.request import Constraints, MemorySettings, PlanRequest, TableConstraints
 from neuroshard_costs.memory_ledger import SORT_BYTES
+from neuroshard_planner.memory.packing import Packing, Piece
 from neuroshard_planner.problem.units import allowed_devices, resolve_units
-from neuroshard_planner.search.packing import Packing, Piece
 from support.builders import GIB, request, table, topology
 
 

@@ -12,9 +12,9 @@ from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.shards import REPLICATED, IndexArray
 
 from neuroshard_planner.errors import InfeasibleError, RequestError
+from neuroshard_planner.memory.packing import Packing
 from neuroshard_planner.problem.counted_memory import memory_ledger
 from neuroshard_planner.problem.units import BoolArray, Unit, allowed_devices, placed_units, resolve_units
-from neuroshard_planner.search.packing import Packing
 
 MOST_NODES_FACTOR = 64  # stop looking for more devices beyond this many times the nodes
 QUICK_NODES = 500  # of the packer while looking for a remedy; what it finds fits, a smaller change may do too

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from neuroshard_planner.search.exact_packing import MOST_CHOICES, PackingProblem, pack_exactly
+from neuroshard_planner.memory.exact_packing import MOST_CHOICES, PackingProblem, pack_exactly
 
 MAX_NODES = 1_000
 

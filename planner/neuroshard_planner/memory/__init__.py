@@ -1,0 +1,1 @@
+"""Memory alone: whether tables fit and how, and why they do not."""
