@@ -4,6 +4,7 @@ Each lever is priced by one evaluation that takes a part of a search:
 
 lever                                    promise
 types on the wire and of tables, batch   price of the plan's own placement: all tables change alike, and stay
+types of few tables, some on the host    a short search: with narrow types some tables return to the devices
 batch that saves, of few tables          the plan's own placement after a descent: long steps are cut otherwise
 repeats, of few tables                   a short search in the plan's sharding types, in the form that is cheaper
 repeats, of many tables                  the plan's cost, times the lower bound without repeats over that with them
@@ -166,6 +167,10 @@ class Promises:
         may_change = _has_few(request) and problem.host_tables is None and is_searched(plan.tables, problem)
         if lever.name is LeverName.BATCH_SIZE and may_change and saved_share(plan, lever, on_placement_ms) > 0:
             return refined_ms(problem, placement)
+        is_on_host = bool(problem.kinds.host_bytes[placement.kinds].any())
+        if lever.name is LeverName.STORED_TYPES and is_on_host and _has_few(request):
+            found_ms = self._searched_ms(request)  # narrow tables return from host memory
+            return on_placement_ms if found_ms is None else min(on_placement_ms, found_ms)
         if lever.name in ALIKE and (is_by_columns or lever.name is not LeverName.WIRE_TYPES):
             return on_placement_ms
         if lever.name is LeverName.REPEATS and may_change:

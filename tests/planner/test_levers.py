@@ -11,7 +11,7 @@ from neuroshard_api.documents.request import Algorithm, Constraints, PlanRequest
 from neuroshard_api.documents.tables import DataType, Optimizer
 from neuroshard_api.documents.topology import Link
 from neuroshard_api.job.training_job import DLRMTrainingJob
-from neuroshard_api.sharding.kinds import ShardingType
+from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType
 from neuroshard_api.sharding.replication import ReplicationChoices
 from neuroshard_planner.levers import PROMISE_ERROR, LeverRequest, Promises, questions, saved_share, with_levers
 from neuroshard_planner.plans.tables import placement_of
@@ -222,6 +222,23 @@ def test_other_nodes_of_many_tables_are_promised_by_even_devices() -> None:
 
     assert Promises(plan, costs=costs).total_ms(more) == pytest.approx(found, rel=0.03)
     assert Promises(plan, costs=costs).total_ms(less) is None
+
+
+def test_narrow_types_of_tables_in_host_memory_are_promised_by_a_short_search() -> None:
+    """Tables that fit on the devices as FP16 return to them: the plan's own placement would promise a fraction."""
+    host = builders.topology(2, memory_bytes=4 * builders.GIB, host_memory=builders.host_memory(64 * builders.GIB))
+    kernels = Constraints(compute_kernels=tuple(ComputeKernel), sharding_types=BY_COLUMNS)
+    members = [builders.table(f"t{row}", num_embeddings=9_000_000, optimizer=Optimizer.SGD) for row in range(4)]
+    plan = planned(builders.request(*members, topology=host, constraints=kernels, search=builders.QUICK))
+    assert sum(each.host_bytes for each in plan.memory) > 0
+    costs = ExactCosts(host.device)
+    (lever,) = (each for each in questions(plan, costs=costs) if each.name is LeverName.STORED_TYPES)
+
+    promised_ms = Promises(plan, costs=costs).total_ms(lever)
+
+    found = planned(lever.request)
+    assert not any(each.host_bytes for each in found.memory)
+    assert promised_ms == pytest.approx(found.predicted.total_ms, rel=0.03)
 
 
 def test_the_field_of_each_lever_is_one_of_a_job() -> None:
