@@ -106,7 +106,7 @@ def _plan(request: PlanRequest, bundle: Bundle, incumbent: Incumbent | None, wat
         is_baseline = asked.algorithm is not Algorithm.NEUROSHARD
         return trials.plan(asked) if is_baseline else cheaper_with_means(asked, costs=bundle, search=trials.plan)
 
-    best = layout.first(_plain(request, groups.num_ways), search=lambda asked: types.first(asked, search=with_means))
+    best = layout.first(_plain(request, groups, bundle), search=lambda asked: types.first(asked, search=with_means))
     first_choices = best.choices or ()
     for choice in choices:
         best = choice.decided(best)
@@ -120,14 +120,18 @@ def _plan(request: PlanRequest, bundle: Bundle, incumbent: Incumbent | None, wat
     return with_whole_step(best, costs=bundle)
 
 
-def _plain(request: PlanRequest, num_ways: int) -> PlanRequest:
+def _plain(request: PlanRequest, groups: DeviceGroups, bundle: Bundle) -> PlanRequest:
     """Return the request with no choice left; a named budget is shared by the searches that choices may take."""
-    budget, shares = request.search.work_budget, num_ways + (MOST_SEARCHES if request.constraints.has_data_types else 1)
-    shared = None if budget is None else max(1, budget // shares)
     left = {"deduplicate": None, "grouped": None, "replication": None}
     left |= {} if request.communication is None else {"communication": None, "wire": None}
     left |= {} if request.gradient_choices is None else {"gradient_choices": None, "gradients": None}
-    return request.model_copy(update={**left, "search": request.search.model_copy(update={"work_budget": shared})})
+    plain = request.model_copy(update=left)
+    if request.search.work_budget is None:
+        return plain
+    num_ways = 0 if request.replication is None else groups.num_searched(planning.baseline_ms(plain, bundle))
+    shares = num_ways + (MOST_SEARCHES if request.constraints.has_data_types else 1)
+    shared = max(1, request.search.work_budget // shares)
+    return plain.model_copy(update={"search": request.search.model_copy(update={"work_budget": shared})})
 
 
 def _as_asked(plan: Plan, request: PlanRequest, trials: Trials) -> Plan:

@@ -1,5 +1,6 @@
 """One search on one page: propose splits, place, refine, bound, and write the plan down."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -122,6 +123,16 @@ def searched_ms(request: PlanRequest, costs: Bundle, *, limit_ms: float | None =
         return None
     found = _found(problem, baselines=attempts(problem), bounds=bounds)
     return None if found is None else predicted_cost(problem, found.placement, costs.manifest.source).total_ms
+
+
+def baseline_ms(request: PlanRequest, costs: Bundle) -> float:
+    """Return the cost of the cheapest baseline, which no plan exceeds; infinite where none fits.
+
+    Raises:
+        RequestError: the request contradicts itself.
+    """
+    problem = Problem(request, costs)
+    return float(problem.total_ms(list(_placed(attempts(problem)).values())).min(initial=math.inf))
 
 
 def refined_ms(problem: Problem, placement: Placement) -> float:

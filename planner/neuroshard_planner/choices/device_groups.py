@@ -43,10 +43,10 @@ class DeviceGroups:
         self._narrowest = narrowest
         self._ways = [] if asked.replication is None else permitted_groupings(asked)
 
-    @property
-    def num_ways(self) -> int:
-        """Permitted ways to form groups."""
-        return len(self._ways)
+    def num_searched(self, known_ms: float) -> int:
+        """Return the number of permitted ways whose averages alone do not take as long as a plan that is known."""
+        least = self._narrowest(self._asked) or self._asked
+        return sum(self._least_average_ms(least, way) < known_ms for way in self._ways)
 
     def decided(self, whole: Plan) -> Plan:
         """Return the best plan, with its average; where it has groups, its request is that of one group."""
@@ -72,9 +72,7 @@ class DeviceGroups:
         ``free`` is the request of the whole plan with the asked constraints.
         """
         text = f"{way.num_groups} {way.layout} groups of {way.group.num_devices} devices"
-        costs, every = self._trials.costs, self._asked.replication
-        assert every is not None, "the request permits groups"
-        least_ms = least_average_ms(free, way, costs) / every.sync_every_steps
+        costs, least_ms = self._trials.costs, self._least_average_ms(free, way)
         if least_ms >= whole.predicted.total_ms:
             self._trials.note(text, f"averages alone take {least_ms:.3f} ms of each step")
             return None, least_ms
@@ -94,6 +92,11 @@ class DeviceGroups:
             text = f"{text}, narrowest types"
             trial = self._trials.tried(text, narrow, below_ms=below_ms, finish=averaged, added_ms=least_ms)
         return trial.plan, group_bound_ms + least_ms
+
+    def _least_average_ms(self, request: PlanRequest, way: Grouping) -> float:
+        """Return the milliseconds that averages add to each step at the least."""
+        assert self._asked.replication is not None, "the request permits groups"
+        return least_average_ms(request, way, self._trials.costs) / self._asked.replication.sync_every_steps
 
 
 def permitted_groupings(request: PlanRequest) -> list[Grouping]:

@@ -69,6 +69,17 @@ def test_large_tables_are_sharded_over_all_devices() -> None:
     assert plan.predicted.total_ms <= without.predicted.total_ms * 1.01
 
 
+def test_groups_whose_averages_take_longer_than_a_plan_take_nothing_of_a_named_budget() -> None:
+    """They are not searched, and the plan is as good as without them."""
+    large = tables(4, num_embeddings=50_000_000, embedding_dim=64)
+    few = SearchSettings(work_budget=500)
+
+    plan, without = (planned(asked(*large, search=few, replication=each)) for each in (ReplicationChoices(), None))
+
+    assert plan.tables == without.tables
+    assert plan.search == without.search
+
+
 def test_tables_that_fit_on_no_group_are_sharded_over_all_devices() -> None:
     """Groups need their memory several times."""
     nodes = topology(8, num_nodes=2, inter_node=SLOW, memory_bytes=4 * GIB)
