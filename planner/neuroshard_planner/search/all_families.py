@@ -1,9 +1,8 @@
 """The search over all families of placements: proposals from a placement by columns, then descents by all steps.
 
 Only sets of families are tried of which a plan may cost less than what is known, by the lower bound; none where that is
-near it. The most promising assignments of ways to units are dealt out: blocks of rows of nodes go first, as if nothing
-else were there, and then the units by columns are split and placed next to them. From the best of each set of families,
-steps of local search and conversions descend in turn, and random changes to the best placement follow.
+near it. The most promising assignments of ways to units are dealt out. From the best of each set of families, steps of
+local search and conversions descend in turn, and random changes to the best placement follow.
 """
 
 from collections import Counter
@@ -12,19 +11,11 @@ from dataclasses import replace
 from itertools import chain
 
 import numpy as np
-from neuroshard_costs.arithmetic import weighted_sum
-from neuroshard_costs.shards import COLUMNS, FAMILIES, NODE_ROWS, FloatArray, IndexArray
-from neuroshard_costs.step_cost import TIMES, TRAFFIC, Collective
+from neuroshard_costs.shards import COLUMNS, FAMILIES, IndexArray
+from neuroshard_costs.step_cost import TIMES
 
 from neuroshard_planner.problem.problem import Placement, Problem
-from neuroshard_planner.search.assignments import (
-    Assignment,
-    Assignments,
-    bound_to_convert,
-    packed_proposal,
-    packings,
-    proposed,
-)
+from neuroshard_planner.search.assignments import Assignment, Assignments, bound_to_convert, fills
 from neuroshard_planner.search.bounds import Families, FamilyBounds
 from neuroshard_planner.search.by_columns import (
     Found,
@@ -35,11 +26,11 @@ from neuroshard_planner.search.by_columns import (
     opening_work,
 )
 from neuroshard_planner.search.conversions import Conversions
+from neuroshard_planner.search.dealing import Dealing, packed_proposal, packings, proposed
 from neuroshard_planner.search.estimator import Traits, promised_ms, reference_prices, tangent
-from neuroshard_planner.search.fills import fills
 from neuroshard_planner.search.local_search import LocalSearch
-from neuroshard_planner.search.options import DevicePlaces, Forms, OptionTable
-from neuroshard_planner.search.proposers import Perturbation, SplitSearch
+from neuroshard_planner.search.options import Forms, OptionTable, families_of
+from neuroshard_planner.search.proposers import Perturbation
 
 
 def mixed(problem: Problem, bounds: FamilyBounds, *, columns: IteratedSearch, work_budget: int) -> Found | None:
@@ -210,13 +201,12 @@ class MixedSearch:
 
         Each choice of families of the units counts once.
         """
-        problem, kinds = self._problem, self._problem.kinds
+        problem = self._problem
         totals = problem.total_ms(found)
         known, num_of_set = set[bytes](), Counter[bytes]()
         turns: list[tuple[int, Placement]] = []
         for row in np.argsort(totals, kind="stable").tolist():
-            families = np.zeros(len(problem.units), dtype=np.int8)
-            families[kinds.unit[found[row].kinds]] = kinds.family[found[row].kinds]
+            families = families_of(problem, found[row])
             if families.tobytes() in known:
                 continue
             known.add(families.tobytes())
@@ -319,97 +309,3 @@ class MixedSearch:
 def _content(problem: Problem, placement: Placement) -> bytes:
     """Return the shards with their devices; equal for equal placements, whatever the order of their shards."""
     return np.sort(placement.kinds * problem.num_devices + placement.devices).tobytes()
-
-
-class Dealing:
-    """Deals out the shards of placements of one problem."""
-
-    def __init__(self, problem: Problem, options: OptionTable, *, traits: Traits) -> None:
-        """``options`` are cuts of all units by columns."""
-        self._problem = problem
-        self._options = options
-        self._traits = traits
-
-    def dealt_out(
-        self, placement: Placement, *, work_budget: int, refines: bool, cuts: IndexArray | None = None
-    ) -> Placement | None:
-        """Return the cheapest placement found that fits. None: there is none.
-
-        Args:
-            placement: says the family of each unit, and the widths of its blocks of rows.
-            work_budget: ``problem.work`` at which the search ends.
-            refines: whether a beam search refines the cuts that are proposed.
-            cuts: [units] an option of each unit that is by columns, for one more proposal; -1: it has none.
-                None: there is no further proposal.
-        """
-        problem, kinds = self._problem, self._problem.kinds
-        loads = self._loads(placement)
-        stays = ~problem.is_cut_by_columns(placement)
-        fixed = placement.at(stays)
-        fixed = nodes_dealt_out(problem, fixed, loads) or fixed
-        by_columns = np.flatnonzero(np.bincount(kinds.unit[fixed.kinds], minlength=len(problem.units)) == 0)
-        if not len(by_columns):
-            return fixed if problem.fits(fixed) else None
-        until = problem.work + int(problem.tuning.split_share * (work_budget - problem.work))
-        options = self._options.only(by_columns)
-        known = [] if cuts is None else [self._known(options, by_columns, placement, cuts)]
-        splits = SplitSearch(problem, options, loads=loads, work_budget=until, fixed=fixed, known=known)
-        local = LocalSearch(problem, traits=self._traits, work_budget=work_budget)
-        candidates = splits.run() if refines else splits.proposed(problem.tuning.opening_grid, problem.tuning.num_best)
-        found = [local.improve(candidate.placement) for candidate in candidates]
-        found = [each for each in found if problem.fits(each)]
-        return found[int(problem.total_ms(found).argmin())] if found else None
-
-    def _known(self, options: OptionTable, units: IndexArray, placement: Placement, cuts: IndexArray) -> IndexArray:
-        """Return the state of these units that has the cuts.
-
-        A unit without a cut, for whose form there was no room, has as many shards as it has in the placement, or the
-        next more that an option has.
-        """
-        state = self._options.positions(units)[cuts[units]]
-        num_shards = np.bincount(self._problem.kinds.unit[placement.kinds], minlength=len(self._problem.units))
-        for row in np.flatnonzero(cuts[units] < 0).tolist():
-            first, last = int(options.first[row]), int(options.last[row])
-            counts = options.count[first : last + 1]
-            state[row] = min(first + int(counts.searchsorted(num_shards[units[row]])), last)
-        return state
-
-    def _loads(self, placement: Placement) -> FloatArray:
-        """Return [kinds] what each kind costs where it is, by the placement's prices; columns have a limit instead."""
-        problem = self._problem
-        prices = problem.step_cost.prices(problem.device_levels([placement])[0].max(axis=0))
-        prices[TRAFFIC.start + Collective.POOLED_EMBEDDINGS] = 0.0
-        return weighted_sum(self._traits(), np.append(prices, 0.0))
-
-
-def nodes_dealt_out(problem: Problem, fixed: Placement, loads: FloatArray) -> Placement | None:
-    """Return shards whose blocks of rows of nodes are on the least loaded nodes, heaviest unit first. None: no room.
-
-    Args:
-        problem: what is placed.
-        fixed: all shards of some units, none by columns.
-        loads: [kinds]
-    """
-    kinds, topology = problem.kinds, problem.request.topology
-    is_block = kinds.family[fixed.kinds] == NODE_ROWS
-    others = fixed.at(~is_block)
-    blocks, nodes = fixed.kinds[is_block], fixed.devices[is_block] // topology.devices_per_domain
-    room: IndexArray = problem.memory.shard_capacity_bytes - problem.used_bytes(others)
-    load = np.zeros(problem.num_devices)
-    unit_of = kinds.unit[blocks]
-    totals = np.bincount(unit_of, weights=loads[blocks], minlength=len(problem.units))
-    found = others
-    for unit in sorted(set(unit_of.tolist()), key=lambda unit: (-totals[unit], unit)):
-        own = unit_of == unit
-        _, first = np.unique(nodes[own], return_index=True)
-        pieces: IndexArray = blocks[own][first]
-        pieces = pieces[np.argsort(-loads[pieces], kind="stable")]
-        usable = DevicePlaces(problem, unit, load, room).nodes(int(kinds.memory_bytes[pieces].max()))
-        if len(usable) < len(pieces):
-            return None
-        chosen = usable[: len(pieces), None] * topology.devices_per_domain + np.arange(topology.devices_per_domain)
-        placed = Placement(kinds=np.repeat(pieces, topology.devices_per_domain), devices=chosen.ravel())
-        load[placed.devices] += loads[placed.kinds]
-        room[placed.devices] -= kinds.memory_bytes[placed.kinds]
-        found = Placement.joined(found, placed)
-    return found

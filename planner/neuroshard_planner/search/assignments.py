@@ -1,4 +1,4 @@
-"""Assignments: a way to shard each unit, before any device is chosen; and placements that have them.
+"""Assignments: a way to shard each unit, before any device is chosen.
 
 A family pays for its call and its collectives as soon as one table has it, which no step that converts a single table
 may earn back. So a placement by columns is changed by whole assignments.
@@ -8,24 +8,33 @@ longest make them: the power mean of their sum and of every unit's longest shard
 counts, and no change of one of several long units seems to help; a low one sees that, and shortens more than it must.
 So assignments are descended with several. A descent goes from unit to unit and takes for each the way that promises
 least next to those of all others.
+
+Columns of a device come in steps, so that the all-to-all is shorter only where every device has a step less. That takes
+as many more copies at once as make room on all devices: no change of a single table gains anything. So fills are
+proposed too: units by columns fill all devices to one number of columns, next to copies of all others.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.arithmetic import weighted_sum
-from neuroshard_costs.shards import COLUMNS, FloatArray, IndexArray
+from neuroshard_costs.host_tables import ON_DEVICE
+from neuroshard_costs.shards import COLUMNS, REPLICATED, FloatArray, IndexArray
 from neuroshard_costs.step_cost import NUM_LEVELS, TIMES, TRAFFIC, Collective
 from numpy.typing import NDArray
 
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.search.bounds import Families
-from neuroshard_planner.search.estimator import MEMORY, reference_prices
-from neuroshard_planner.search.options import Form, Forms, OptionTable, PlacedOption, with_options
+from neuroshard_planner.search.estimator import MEMORY
+from neuroshard_planner.search.options import Form, Forms, OptionTable, families_of
 from neuroshard_planner.search.price_bound import first_least
+
+POOLED = Collective.POOLED_EMBEDDINGS
+PARTS_OF_PEAK = (1, 2, 3, 4)
+"""Shards that a device is filled with."""
 
 
 class Assignment(NamedTuple):
@@ -314,107 +323,9 @@ class Assignments:
         return least_ms, ways
 
 
-def proposed(
-    problem: Problem, start: Placement, forms: Forms, assignment: Assignment, *, loads: FloatArray, bound: Sequence[int]
-) -> Placement | None:
-    """Return a start whose units have the forms of an assignment. None: a bound unit found no room.
-
-    Where there is no room for its form, a unit stays by columns; those that may not go first.
-
-    Args:
-        problem: what is placed.
-        start: whole units and units cut by columns, also of units that may not be.
-        forms: of the problem's units.
-        assignment: of forms.
-        loads: [kinds] additive.
-        bound: units that may not be by columns.
-    """
-    kinds = problem.kinds
-    wanted = assignment.by_unit
-    load: FloatArray = np.zeros(problem.num_devices)
-    room = np.full(problem.num_devices, problem.memory.shard_capacity_bytes)
-    _change(load, room, start.devices, loads[start.kinds], kinds.memory_bytes[start.kinds])
-    chosen: list[PlacedOption] = []
-    # Those that may not stay by columns first, then the heaviest.
-    for unit in sorted(wanted, key=lambda unit: (unit not in bound, -float(loads[wanted[unit].pieces].max()))):
-        own = kinds.unit[start.kinds] == unit
-        _change(load, room, start.devices[own], -loads[start.kinds[own]], -kinds.memory_bytes[start.kinds[own]])
-        option = next(forms.placed(unit, wanted[unit], load, room), None)
-        if option is not None:
-            _change(load, room, option.devices, loads[option.kinds], kinds.memory_bytes[option.kinds])
-            chosen.append(option)
-        elif unit in bound:
-            return None
-        else:
-            _change(load, room, start.devices[own], loads[start.kinds[own]], kinds.memory_bytes[start.kinds[own]])
-    return with_options(problem, start, chosen)
-
-
-def _change(
-    load: FloatArray, room: IndexArray, devices: IndexArray, added: FloatArray, added_bytes: IndexArray
-) -> None:
-    np.add.at(load, devices, added)
-    np.subtract.at(room, devices, added_bytes)
-
-
-def packed_proposal(problem: Problem, forms: Forms, traits: FloatArray, chosen: dict[int, Form]) -> Placement | None:
-    """Return all units placed by memory, largest first. None: no room was found.
-
-    Args:
-        problem: of which no placement by columns fits.
-        forms: of its units.
-        traits: [kinds, levels + 1] of its kinds.
-        chosen: the forms of some units; the others are by columns, in as few pieces as fit.
-    """
-    levels = np.zeros((problem.num_devices, NUM_LEVELS + 1))
-    options: list[PlacedOption] = []
-    sizes = problem.kinds.memory_bytes[problem.whole]
-    for unit in sorted(range(len(problem.units)), key=lambda unit: (unit not in chosen, -sizes[unit])):
-        room = problem.memory.shard_capacity_bytes - levels[:, MEMORY]
-        by_columns = (form for form in forms.of(unit) if form.sharding_type.is_by_columns)
-        ways = [chosen[unit]] if unit in chosen else by_columns
-        option = next((each for form in ways for each in forms.placed(unit, form, levels[:, MEMORY], room)), None)
-        if option is None:
-            return None
-        levels[option.devices] += traits[option.kinds]
-        options.append(option)
-    return Placement.joined(*(each.placement for each in options))
-
-
-def packings(
-    problem: Problem, forms: Forms, traits: FloatArray, families: Collection[int], bound: Sequence[int]
-) -> Iterator[Placement]:
-    """Yield placements by memory: of further families those that must be, and 0, 1, 2, ... of the largest units."""
-    prices = reference_prices(problem, forms, traits, None)
-    cost = weighted_sum(traits, prices)
-    chosen: dict[int, Form] = {}
-    for unit in range(len(problem.units)):
-        own = [form for form in forms.of(unit) if form.family in families]
-        if own:
-            chosen[unit] = min(own, key=lambda form: float(cost[form.pieces].sum()) * form.num_placed)
-    if any(unit not in chosen for unit in bound):
-        return
-    sizes = problem.kinds.memory_bytes[problem.whole]
-    ranked = sorted((unit for unit in chosen if unit not in set(bound)), key=lambda unit: -sizes[unit])
-    for count in (0, *_counts(len(ranked))):
-        units = [*bound, *ranked[:count]]
-        placement = packed_proposal(problem, forms, traits, {unit: chosen[unit] for unit in units}) if units else None
-        if placement is not None:
-            yield placement
-
-
 def bound_to_convert(problem: Problem) -> list[int]:
     """Return the units that may neither be cut by columns nor be whole on a device."""
     return [unit for unit, own in enumerate(problem.sharding_types) if ShardingType.TABLE_WISE not in own]
-
-
-def _counts(most: int) -> list[int]:
-    """Return 1, 2, 3, ... up to and with ``most``, above 16 in steps of an eighth."""
-    counts, count = [], 1
-    while count < most:
-        counts.append(count)
-        count += max(1, count // 8)
-    return [*counts, most] if most else []
 
 
 def _raised(values: FloatArray, powers: IndexArray) -> FloatArray:
@@ -435,3 +346,118 @@ def _root(values: FloatArray, powers: IndexArray) -> FloatArray:
         power *= 2
         values = np.where(powers >= power, np.sqrt(values), values)
     return values
+
+
+class Fill(NamedTuple):
+    """A form of all units; those by columns are anywhere."""
+
+    placement: Placement
+    cuts: IndexArray
+    """[units] the option by columns of each unit; -1: it has none."""
+    even_ms: float
+    """What it costs if all shards by columns are alike."""
+
+
+def fills(problem: Problem, forms: Forms, options: OptionTable, traits: FloatArray, best: Placement) -> list[Fill]:
+    """Return fills that may cost less than a placement, the cheapest if all shards are alike first.
+
+    Args:
+        problem: what is placed.
+        forms: of its units.
+        options: cuts of its units by columns.
+        traits: [kinds, levels + 1] additive times, traffic, and memory.
+        best: units that are neither by columns nor copied, or in host memory, stay as they are here.
+    """
+    family = families_of(problem, best)
+    is_free = np.isin(family, (COLUMNS, REPLICATED))
+    is_free[problem.kinds.unit[best.kinds[problem.kinds.kernel[best.kinds] != ON_DEVICE]]] = False
+    copies = {unit: copy for unit in np.flatnonzero(is_free).tolist() if (copy := _copy(forms, unit)) is not None}
+    may_copy = [unit for unit in copies if _may_be_by_columns(forms, unit)]
+    columns = problem.kinds.traffic[problem.whole, POOLED]
+    by_columns = [unit for unit in np.flatnonzero(is_free).tolist() if unit not in copies or unit in may_copy]
+    if not may_copy or (columns[by_columns] != np.rint(columns[by_columns])).any():
+        return []
+    prices = problem.step_cost.prices(problem.device_levels([best])[0].max(axis=0))
+    whole = np.array(may_copy)
+    copied = np.array([copies[unit] for unit in may_copy])
+    own, all_copies = (weighted_sum(traits[kinds][:, :NUM_LEVELS], prices) for kinds in (problem.whole[whole], copied))
+    order = whole[np.argsort((all_copies - own / problem.num_devices) / columns[whole], kind="stable")]
+    stays = best.at(~is_free[problem.kinds.unit[best.kinds]])
+    always = [unit for unit in copies if unit not in set(may_copy)]
+    (best_ms,) = problem.total_ms([best]).tolist()
+    found: list[Fill] = []
+    for count, peak in _counts(problem, columns, by_columns, order):
+        copied_units = [*always, *order[:count].tolist()]
+        filled = np.array(sorted(set(by_columns) - set(copied_units)))
+        kinds = np.array([copies[unit] for unit in copied_units], dtype=np.int64)
+        for cuts in _cuts(problem, options, filled, peak):
+            even_ms = _even_ms(problem, stays, kinds, options.shards(cuts), peak)
+            if even_ms < best_ms * (1 - problem.tuning.least_round_gain):
+                of_units = np.full(len(problem.units), -1)
+                of_units[filled] = cuts
+                found.append(Fill(_placed(problem, stays, kinds, filled), of_units, even_ms))
+    return sorted(found, key=lambda fill: fill.even_ms)
+
+
+def _copy(forms: Forms, unit: int) -> int | None:
+    """Return the kind of a unit's copies. None: it may not be copied."""
+    return next((int(form.pieces[0]) for form in forms.of(unit) if form.family == REPLICATED), None)
+
+
+def _may_be_by_columns(forms: Forms, unit: int) -> bool:
+    return any(form.family == COLUMNS for form in forms.of(unit))
+
+
+def _counts(
+    problem: Problem, columns: FloatArray, by_columns: Sequence[int], order: IndexArray
+) -> Iterator[tuple[int, float]]:
+    """Yield the fewest copies, and the columns of each device, of all numbers of columns that are fewer by a step."""
+    step = float(np.gcd.reduce(problem.min_shard_width[list(by_columns)]))
+    left, before = float(columns[list(by_columns)].sum()), np.inf
+    for count in range(len(order) + 1):
+        peak = float(np.ceil(left / problem.num_devices / step)) * step
+        if 0 < peak < before:
+            yield count, peak
+        before = peak
+        left -= float(columns[order[count]]) if count < len(order) else 0.0
+
+
+def _cuts(problem: Problem, options: OptionTable, units: IndexArray, peak: float) -> Iterator[IndexArray]:
+    """Yield [units] cuts of these units into shards that are no wider than a part of the peak, the fewest."""
+    known = set[bytes]()
+    widest = problem.kinds.traffic[options.kinds[options.start], POOLED]
+    for parts in PARTS_OF_PEAK:
+        cuts = np.array([_widest(options, unit, widest, peak / parts) for unit in units.tolist()])
+        if (cuts >= 0).all() and cuts.tobytes() not in known:
+            known.add(cuts.tobytes())
+            yield cuts
+
+
+def _widest(options: OptionTable, unit: int, widest: FloatArray, most: float) -> int:
+    """Return the option of a unit in the fewest shards that are no wider; -1: there is none."""
+    first, last = int(options.first[unit]), int(options.last[unit])
+    fitting = np.flatnonzero(widest[first : last + 1] <= most)
+    return first + int(fitting[0]) if len(fitting) else -1
+
+
+def _even_ms(problem: Problem, stays: Placement, copies: IndexArray, shards: IndexArray, peak: float) -> float:
+    """Return the cost where all shards by columns are alike, as many as the device with most has on each."""
+    kinds, every = problem.kinds, problem.num_devices
+    most = -(-len(shards) // every)
+    num_alike = most * every / len(shards)
+    levels = np.zeros(NUM_LEVELS)
+    sums, traffic = (
+        (values[stays.kinds].sum(axis=0) + num_alike * values[shards].sum(axis=0)) / every + values[copies].sum(axis=0)
+        for values in (kinds.representation, kinds.traffic)
+    )
+    levels[TIMES] = problem.pass_levels(sums[None])[0]
+    levels[TRAFFIC] = traffic
+    levels[TRAFFIC.start + POOLED] = max(peak, most * float(kinds.traffic[shards, POOLED].min()))
+    return float(problem.step_cost.total_ms(levels))
+
+
+def _placed(problem: Problem, stays: Placement, copies: IndexArray, units: IndexArray) -> Placement:
+    every = np.arange(problem.num_devices)
+    copied = Placement(kinds=np.repeat(copies, len(every)), devices=np.tile(every, len(copies)))
+    filled = Placement(kinds=problem.whole[units], devices=every[units % len(every)])
+    return Placement.joined(stays, copied, filled)

@@ -307,6 +307,13 @@ def _powers_of_two(most: int) -> list[int]:
     return [2**power for power in range(1, most.bit_length())]
 
 
+def families_of(problem: Problem, placement: Placement) -> IndexArray:
+    """Return [units] the family of each unit's shards."""
+    families: IndexArray = np.zeros(len(problem.units), dtype=np.int64)
+    families[problem.kinds.unit[placement.kinds]] = problem.kinds.family[placement.kinds]
+    return families
+
+
 def without_units(problem: Problem, placement: Placement, units: Sequence[int]) -> Placement:
     """Return the placement without the shards of these units."""
     return placement.at(~np.isin(problem.kinds.unit[placement.kinds], units))

@@ -12,8 +12,9 @@ from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.shards import COLUMNS, FAMILIES, NODE_ROWS, ROWS
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.tuning import SearchTuning
-from neuroshard_planner.search.assignments import Assignment, Assignments, bound_to_convert, proposed
+from neuroshard_planner.search.assignments import Assignment, Assignments, bound_to_convert
 from neuroshard_planner.search.bounds import FamilyBounds
+from neuroshard_planner.search.dealing import proposed
 from neuroshard_planner.search.estimator import Traits, reference_prices, tangent
 from neuroshard_planner.search.options import Form, Forms, OptionTable
 from support.builders import GIB, request, table, topology

@@ -8,7 +8,7 @@ from neuroshard_api.documents.request import Constraints, MemorySettings, TableC
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.shards import COLUMNS, NODE_ROWS
 from neuroshard_planner.problem.problem import Placement, Problem
-from neuroshard_planner.search.all_families import Dealing, nodes_dealt_out
+from neuroshard_planner.search.dealing import Dealing, nodes_dealt_out
 from neuroshard_planner.search.estimator import Traits, tangent
 from neuroshard_planner.search.options import Forms, OptionTable, with_options
 from support.builders import GIB, request, table, tables, topology

@@ -8,8 +8,8 @@ from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_costs.shards import COLUMNS, NODE_ROWS, REPLICATED
 from neuroshard_planner.planning import searched
 from neuroshard_planner.problem.problem import Placement, Problem
+from neuroshard_planner.search.assignments import Fill, fills
 from neuroshard_planner.search.estimator import Traits, tangent
-from neuroshard_planner.search.fills import Fill, fills
 from neuroshard_planner.search.options import Forms, OptionTable
 from support.builders import request, table, topology
 
