@@ -87,11 +87,7 @@ PARTS: Mapping[str, Mapping[str, Any]] = {
 MIXED_PARTS: Mapping[str, Mapping[str, Any]] = {
     "assignments of 4 powers, not 2": {"powers": (4, 16)},
     "assignments of 4 powers, not 1": {"powers": (8,)},
-    "neighbors of assignments": {"num_changed": ()},
-    "fills": {"num_fills": 0},
-    "dealing": {"has_dealing": False},
     "conversions": {"has_conversions": False},
-    "search by columns where rows win": {"columns_gain": 0.0},
 }
 HOST_PARTS: Mapping[str, Mapping[str, Any]] = {
     "4 host assignments, not 2": {"most_tried": 2},

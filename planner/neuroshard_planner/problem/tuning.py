@@ -33,19 +33,18 @@ class SearchTuning:
     split_share: float = 2 / 3
     """Of the work of a course or of dealing out, for splitting and placing; descents have the rest."""
     phase_share: float = 0.25
-    """For dealing out assignments, for a round of random changes, and for a plan near the incumbent."""
+    """For dealing out assignments, for a round of random changes, for a round of all families that has the work of the
+    search by columns too, and for a plan near the incumbent."""
     short_share: float = 0.1
-    """For merging shards, for a search near the bound, and for the rounds of all families."""
-    descent_share: float = 0.15
-    """For the descents from all families."""
+    """For merging shards, for a search near the bound, and for the descents and the other rounds of all families."""
 
     most_small_units: int = 100
     """A set of more is large: descents take long, and few of them are made."""
     most_opened_units: int = 1200
     """A set of more has no opening, of which no descent comes to an end, and no assignments."""
     num_best: int = 3
-    """Placements or proposals that descents go on from, assignments of each power that are dealt out, and states that
-    the beam keeps, as many as the reference's."""
+    """Placements or proposals that descents go on from, assignments of each power and fills that are dealt out, units
+    that a neighbor of the best assignment has otherwise, and states that the beam keeps, as many as the reference's."""
     num_candidates: int = 10
     """Units split per level and criterion, as in the reference; states that are shuffled; placements that descend, and
     packings that are kept."""
@@ -63,7 +62,8 @@ class SearchTuning:
     most_stalled: int = 100
     """Random changes in a row that improve nothing."""
     near: float = 1.05
-    """Times the lower bound, below which a short search of a large set follows the opening."""
+    """Times the lower bound, below which a short search of a large set follows the opening; and times the best plan of
+    all families, above which no search by columns goes on from its opening."""
 
     longest: tuple[float, ...] = (INFINITE, 1.0, 0.7, 0.5, 0.35, 0.2)
     """Of proposals and of assignments: largest shard over a device's mean load."""
@@ -103,16 +103,6 @@ class SearchTuning:
 
     powers: tuple[int, ...] = (2, 4, 8, 16)
     """Of the means by which assignments are descended."""
-    num_changed: tuple[int, ...] = (1, 2, 4)
-    """Units that a neighbor of the best assignment has in forms, or by columns, other than that."""
-    num_fills: int = 3
-    """Placements with equal columns on all devices that are dealt out; 0 leaves them out."""
-    has_dealing: bool = True
-    """Whether assignments are dealt out, and not put into the opening alone."""
-    columns_gain: float = 0.1
-    """Of what the opening by columns costs, that the whole search by columns may gain."""
-    whole_round: int = 3
-    """Times the work of a round, where that of the search by columns is saved."""
 
     most_tried: int = 4
     """Choices of units in host memory that all others are searched for, of three times as many that may not fit. Half

@@ -56,7 +56,7 @@ def mixed(problem: Problem, bounds: FamilyBounds, *, columns: IteratedSearch, wo
     search = MixedSearch(problem, options=columns.options, work_budget=work_budget)
     placements = search.begun(opening, sets, limit_ms=known_ms)
     least_ms = float(problem.total_ms(placements).min(initial=np.inf))
-    may_gain = may_be_by_columns and least_ms > known_ms * (1 - problem.tuning.columns_gain)
+    may_gain = may_be_by_columns and least_ms * problem.tuning.near > known_ms
     if may_gain and least_ms > bounds.by_columns_ms:
         by_columns = by_columns or columns.run(bound_ms=bounds.end_by_columns_ms)
         assert by_columns is not None, "the opening found a placement"
@@ -132,7 +132,7 @@ class MixedSearch:
         if self._is_large:
             return found + self._descended_whole(found, start)
         starts = self._starts(found, problem.tuning.num_candidates)
-        work = int(problem.tuning.descent_share * self._work) // len(starts)
+        work = int(problem.tuning.short_share * self._work) // len(starts)
         return found + [self._descended(placement, problem.work + work) for placement in starts]
 
     def deepened(self, found: Sequence[Placement], *, is_whole: bool) -> list[Placement]:
@@ -142,19 +142,18 @@ class MixedSearch:
         ``is_whole``: there was no search by columns, whose work counts here.
         """
         problem, made = self._problem, list[Placement]()
-        factor = problem.tuning.whole_round if is_whole else 1
+        work = int((problem.tuning.phase_share if is_whole else problem.tuning.short_share) * self._work)
         dealt: set[int] = set()
         for _ in range(problem.tuning.most_rounds):
             known = [*found, *made]
             before_ms = float(problem.total_ms(known).min())
-            work = int(factor * problem.tuning.short_share * self._work)
             if not self._is_large:
                 starts = [each for each in self._starts(known, problem.tuning.num_best) if id(each) not in dealt]
                 dealt.update(map(id, starts))
                 for placement in list(self._dealt_out(starts, work, refines=True)):
                     made.append(self._descended(placement, problem.work + work // problem.tuning.num_best))
             best = self._cheapest([*found, *made])
-            made.append(self._perturbed(best, problem.work + int(factor * problem.tuning.short_share * self._work / 2)))
+            made.append(self._perturbed(best, problem.work + work // 2))
             if float(problem.total_ms(made).min()) > before_ms * (1 - problem.tuning.least_round_gain):
                 break
         return made
@@ -162,9 +161,9 @@ class MixedSearch:
     def filled(self, found: Sequence[Placement]) -> list[Placement]:
         """Return placements with equal columns on all devices, made of the best of these where they may cost less."""
         problem, best = self._problem, self._cheapest(found)
-        if self._is_large or not problem.tuning.num_fills:
+        if self._is_large:
             return []
-        chosen = fills(problem, self._forms, self._options, self._traits(), best)[: problem.tuning.num_fills]
+        chosen = fills(problem, self._forms, self._options, self._traits(), best)[: problem.tuning.num_best]
         self.placements += len(chosen)
         work = int(problem.tuning.short_share * self._work)
         dealt = list(self._dealt_out([each.placement for each in chosen], work, cuts=[each.cuts for each in chosen]))
@@ -237,8 +236,6 @@ class MixedSearch:
         placed = [each for each in found if each is not None]
         cuts = [each.cuts for each, placement in zip(chosen, found, strict=True) if placement is not None]
         fitting = [placement for placement in placed if problem.fits(placement)]
-        if not problem.tuning.has_dealing:
-            return fitting
         return [*fitting, *self._dealt_out(placed, int(problem.tuning.phase_share * self._work), cuts=cuts)]
 
     def _packed(self, further: Sequence[Families], chosen: Sequence[Assignment]) -> list[Placement]:

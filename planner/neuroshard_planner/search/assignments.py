@@ -221,7 +221,7 @@ class Assignments:
         ]
         for wanted in (True, False):
             own = [(unit, way) for unit, way in others if has_form[unit] == wanted]
-            for count in self._problem.tuning.num_changed:
+            for count in range(1, self._problem.tuning.num_best + 1):
                 if count <= len(own):
                     changed = ways.copy()
                     units, chosen = zip(*own[:count], strict=True)
