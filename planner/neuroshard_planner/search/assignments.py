@@ -160,7 +160,8 @@ class Assignments:
     def _begun(self, sets: Sequence[Families]) -> tuple[IndexArray, NDArray[np.bool_], IndexArray] | None:
         """Return the begins of descents: ways [s, units], [s, w] which are of its families, and powers [s].
 
-        None: there is nothing.
+        Of each power the best with units by columns, and as many without, no two of them of the same families. None:
+        there is nothing.
         """
         begins: dict[bytes, tuple[IndexArray, NDArray[np.bool_]]] = {}
         for families in sorted(sets, key=len, reverse=True):
@@ -169,10 +170,18 @@ class Assignments:
                 begins.setdefault(ways.tobytes(), (ways, usable))
         if not begins:
             return None
-        every = np.array([ways for ways, _ in begins.values()])
-        usable_of = np.array([usable for _, usable in begins.values()])
-        rows, powers = self._starting(every)
-        return every[rows], usable_of[rows], powers
+        every, usable_of = map(np.array, zip(*begins.values(), strict=True))
+        in_use = [np.bincount(self._family[ways]).astype(np.bool_) for ways in every]
+        found: list[tuple[int, int]] = []
+        for power in self._powers:
+            of_families: dict[bytes, int] = {}
+            for row in np.argsort(self._values(every, np.full(len(every), power)), kind="stable").tolist():
+                of_families.setdefault(in_use[row].tobytes(), row)
+            for wanted in (True, False):
+                rows = [row for row in of_families.values() if bool(in_use[row][COLUMNS]) == wanted]
+                found += [(row, power) for row in rows[: self._problem.tuning.num_best]]
+        chosen, powers = np.array(found, dtype=np.int64).T
+        return every[chosen], usable_of[chosen], powers
 
     def _by_content(self, ways: Iterable[IndexArray]) -> dict[bytes, IndexArray]:
         """Return the first of equal ways [units] by their forms; what is by columns is cut again in any case."""
@@ -192,20 +201,6 @@ class Assignments:
         of_longest = _raised(longest / self._scale, highest).sum(axis=0)
         return float(self._promised_ms(sums, levels, levels, of_longest, highest))
 
-    def _starting(self, every: IndexArray) -> tuple[IndexArray, IndexArray]:
-        """Return the rows [s] of ``every`` [n, units] from which descents start, and their powers [s]."""
-        in_use = [np.bincount(self._family[ways]).astype(np.bool_) for ways in every]
-        found: list[tuple[int, int]] = []
-        for power in self._powers:
-            of_families: dict[bytes, int] = {}
-            for row in np.argsort(self._values(every, np.full(len(every), power)), kind="stable").tolist():
-                of_families.setdefault(in_use[row].tobytes(), row)
-            for wanted in (True, False):
-                rows = [row for row in of_families.values() if bool(in_use[row][COLUMNS]) == wanted]
-                found += [(row, power) for row in rows[: self._problem.tuning.num_best]]
-        rows, powers = np.array(found, dtype=np.int64).T
-        return rows, powers
-
     def _near(self, ways: IndexArray, usable: NDArray[np.bool_]) -> Iterator[IndexArray]:
         """Yield [units] ways with a few more forms, and with a few less, where each change alone costs least."""
         has_form = self._family[ways] != COLUMNS
@@ -214,34 +209,25 @@ class Assignments:
         dearest = np.finfo(np.float64).max
         values = np.where(may_change, np.minimum(self._changed_ms(ways, self._powers[-1]), dearest), np.inf)
         least = first_least(values, self._starts)
-        others = [
-            (unit, way)
-            for unit in np.argsort(values[least], kind="stable").tolist()
-            if values[way := int(least[unit])] < np.inf
-        ]
+        ranked = np.argsort(values[least], kind="stable")
+        ranked = ranked[values[least[ranked]] < np.inf]
         for wanted in (True, False):
-            own = [(unit, way) for unit, way in others if has_form[unit] == wanted]
-            for count in range(1, self._problem.tuning.num_best + 1):
-                if count <= len(own):
-                    changed = ways.copy()
-                    units, chosen = zip(*own[:count], strict=True)
-                    changed[list(units)] = chosen
-                    yield changed
+            own = ranked[has_form[ranked] == wanted]
+            for count in range(1, min(self._problem.tuning.num_best, len(own)) + 1):
+                changed = ways.copy()
+                changed[own[:count]] = least[own[:count]]
+                yield changed
 
     def _short(self, usable: NDArray[np.bool_]) -> Iterator[IndexArray]:
         """Yield [units] the ways that cost least by price of those whose longest shard is short."""
         mean = float(self._levels[self._starts][:, TIMES].sum())
         shortest = np.minimum.reduceat(np.where(usable, self._load, np.inf), self._starts)[self._unit]
         for share in self._problem.tuning.longest:
-            chosen = self._cheapest(usable & (self._load <= np.maximum(share * mean, shortest)))
-            if chosen is not None:
+            is_short = usable & (self._load <= np.maximum(share * mean, shortest))
+            cost = np.where(is_short, self._cost, np.inf)
+            chosen = first_least(cost, self._starts)
+            if np.isfinite(cost[chosen]).all():  # else some unit has no usable way
                 yield chosen
-
-    def _cheapest(self, usable: NDArray[np.bool_]) -> IndexArray | None:
-        """Return [units] the usable way of each unit that costs least by price. None: some unit has none."""
-        cost = np.where(usable, self._cost, np.inf)
-        chosen = first_least(cost, self._starts)
-        return chosen if np.isfinite(cost[chosen]).all() else None
 
     def _last_values(self, ways: IndexArray) -> FloatArray:
         """Return [c] milliseconds that assignments of ways [c, units] promise with the highest power."""
@@ -368,58 +354,54 @@ def fills(problem: Problem, forms: Forms, options: OptionTable, traits: FloatArr
         traits: [kinds, levels + 1] additive times, traffic, and memory.
         best: units that are neither by columns nor copied, or in host memory, stay as they are here.
     """
-    family = families_of(problem, best)
-    is_free = np.isin(family, (COLUMNS, REPLICATED))
+    is_free = np.isin(families_of(problem, best), (COLUMNS, REPLICATED))
     is_free[problem.kinds.unit[best.kinds[problem.kinds.kernel[best.kinds] != ON_DEVICE]]] = False
-    copies = {unit: copy for unit in np.flatnonzero(is_free).tolist() if (copy := _copy(forms, unit)) is not None}
-    may_copy = [unit for unit in copies if _may_be_by_columns(forms, unit)]
+    free = np.flatnonzero(is_free)
+    kinds_of = {unit: {form.family: int(form.pieces[0]) for form in forms.of(unit)} for unit in free.tolist()}
+    copies = {unit: own[REPLICATED] for unit, own in kinds_of.items() if REPLICATED in own}
+    whole = np.array([unit for unit in copies if COLUMNS in kinds_of[unit]], dtype=np.int64)
+    always = np.setdiff1d(list(copies), whole)
+    by_columns = np.setdiff1d(free, always)
     columns = problem.kinds.traffic[problem.whole, POOLED]
-    by_columns = [unit for unit in np.flatnonzero(is_free).tolist() if unit not in copies or unit in may_copy]
-    if not may_copy or (columns[by_columns] != np.rint(columns[by_columns])).any():
+    if not len(whole) or (columns[by_columns] != np.rint(columns[by_columns])).any():
         return []
     prices = problem.step_cost.prices(problem.device_levels([best])[0].max(axis=0))
-    whole = np.array(may_copy)
-    copied = np.array([copies[unit] for unit in may_copy])
+    copied = np.array([copies[unit] for unit in whole.tolist()])
     own, all_copies = (weighted_sum(traits[kinds][:, :NUM_LEVELS], prices) for kinds in (problem.whole[whole], copied))
     order = whole[np.argsort((all_copies - own / problem.num_devices) / columns[whole], kind="stable")]
     stays = best.at(~is_free[problem.kinds.unit[best.kinds]])
-    always = [unit for unit in copies if unit not in set(may_copy)]
     (best_ms,) = problem.total_ms([best]).tolist()
+    every = np.arange(problem.num_devices)
     found: list[Fill] = []
     for count, peak in _counts(problem, columns, by_columns, order):
-        copied_units = [*always, *order[:count].tolist()]
-        filled = np.array(sorted(set(by_columns) - set(copied_units)))
-        kinds = np.array([copies[unit] for unit in copied_units], dtype=np.int64)
+        filled = np.setdiff1d(by_columns, order[:count])
+        kinds = np.array([copies[unit] for unit in (*always.tolist(), *order[:count].tolist())], dtype=np.int64)
+        placement = Placement.joined(
+            stays,
+            Placement(kinds=np.repeat(kinds, len(every)), devices=np.tile(every, len(kinds))),
+            Placement(kinds=problem.whole[filled], devices=every[filled % len(every)]),
+        )
         for cuts in _cuts(problem, options, filled, peak):
             even_ms = _even_ms(problem, stays, kinds, options.shards(cuts), peak)
             if even_ms < best_ms * (1 - problem.tuning.least_round_gain):
                 of_units = np.full(len(problem.units), -1)
                 of_units[filled] = cuts
-                found.append(Fill(_placed(problem, stays, kinds, filled), of_units, even_ms))
+                found.append(Fill(placement, of_units, even_ms))
     return sorted(found, key=lambda fill: fill.even_ms)
 
 
-def _copy(forms: Forms, unit: int) -> int | None:
-    """Return the kind of a unit's copies. None: it may not be copied."""
-    return next((int(form.pieces[0]) for form in forms.of(unit) if form.family == REPLICATED), None)
-
-
-def _may_be_by_columns(forms: Forms, unit: int) -> bool:
-    return any(form.family == COLUMNS for form in forms.of(unit))
-
-
 def _counts(
-    problem: Problem, columns: FloatArray, by_columns: Sequence[int], order: IndexArray
+    problem: Problem, columns: FloatArray, by_columns: IndexArray, order: IndexArray
 ) -> Iterator[tuple[int, float]]:
     """Yield the fewest copies, and the columns of each device, of all numbers of columns that are fewer by a step."""
-    step = float(np.gcd.reduce(problem.min_shard_width[list(by_columns)]))
-    left, before = float(columns[list(by_columns)].sum()), np.inf
-    for count in range(len(order) + 1):
+    step = float(np.gcd.reduce(problem.min_shard_width[by_columns]))
+    left, before = float(columns[by_columns].sum()), np.inf
+    for count, copied in enumerate((0.0, *columns[order].tolist())):
+        left -= copied
         peak = float(np.ceil(left / problem.num_devices / step)) * step
         if 0 < peak < before:
             yield count, peak
         before = peak
-        left -= float(columns[order[count]]) if count < len(order) else 0.0
 
 
 def _cuts(problem: Problem, options: OptionTable, units: IndexArray, peak: float) -> Iterator[IndexArray]:
@@ -427,17 +409,11 @@ def _cuts(problem: Problem, options: OptionTable, units: IndexArray, peak: float
     known = set[bytes]()
     widest = problem.kinds.traffic[options.kinds[options.start], POOLED]
     for parts in PARTS_OF_PEAK:
-        cuts = np.array([_widest(options, unit, widest, peak / parts) for unit in units.tolist()])
-        if (cuts >= 0).all() and cuts.tobytes() not in known:
+        fitting = np.where(widest <= peak / parts, np.arange(len(widest)), len(widest))
+        cuts = np.minimum.reduceat(fitting, options.first)[units]
+        if (cuts < len(widest)).all() and cuts.tobytes() not in known:
             known.add(cuts.tobytes())
             yield cuts
-
-
-def _widest(options: OptionTable, unit: int, widest: FloatArray, most: float) -> int:
-    """Return the option of a unit in the fewest shards that are no wider; -1: there is none."""
-    first, last = int(options.first[unit]), int(options.last[unit])
-    fitting = np.flatnonzero(widest[first : last + 1] <= most)
-    return first + int(fitting[0]) if len(fitting) else -1
 
 
 def _even_ms(problem: Problem, stays: Placement, copies: IndexArray, shards: IndexArray, peak: float) -> float:
@@ -454,10 +430,3 @@ def _even_ms(problem: Problem, stays: Placement, copies: IndexArray, shards: Ind
     levels[TRAFFIC] = traffic
     levels[TRAFFIC.start + POOLED] = max(peak, most * float(kinds.traffic[shards, POOLED].min()))
     return float(problem.step_cost.total_ms(levels))
-
-
-def _placed(problem: Problem, stays: Placement, copies: IndexArray, units: IndexArray) -> Placement:
-    every = np.arange(problem.num_devices)
-    copied = Placement(kinds=np.repeat(copies, len(every)), devices=np.tile(every, len(copies)))
-    filled = Placement(kinds=problem.whole[units], devices=every[units % len(every)])
-    return Placement.joined(stays, copied, filled)
