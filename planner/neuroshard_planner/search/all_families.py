@@ -27,7 +27,7 @@ from neuroshard_planner.search.by_columns import (
 )
 from neuroshard_planner.search.conversions import Conversions
 from neuroshard_planner.search.dealing import Dealing, packed_proposal, packings, proposed
-from neuroshard_planner.search.estimator import Traits, promised_ms, reference_prices, tangent
+from neuroshard_planner.search.estimator import Traits, reference_prices, tangent
 from neuroshard_planner.search.local_search import LocalSearch
 from neuroshard_planner.search.options import Forms, OptionTable, families_of
 from neuroshard_planner.search.proposers import Perturbation
@@ -119,21 +119,21 @@ class MixedSearch:
             limit_ms: what a placement is known for.
         """
         problem = self._problem
-        further = list(dict.fromkeys(tuple(each for each in families if each != COLUMNS) for families in sets))
-        further = [families for families in further if families]
+        further = dict.fromkeys(tuple(each for each in families if each != COLUMNS) for families in sets)
         assignments = self._assignments(start, sets, limit_ms)
         found = [] if start is None else self._proposed(start, assignments)
         if not found and (start is None or self._bound):
-            found = self._packed(further, assignments)
+            found = self._packed([families for families in further if families], assignments)
         if not found:
             return []
-        if start is not None and not self._bound:
-            found.append(start)
-        if self._is_large:
-            return found + self._descended_whole(found, start)
-        starts = self._starts(found, problem.tuning.num_candidates)
-        work = int(problem.tuning.short_share * self._work) // len(starts)
-        return found + [self._descended(placement, problem.work + work) for placement in starts]
+        known = [] if start is None or self._bound else [start]
+        if self._is_large:  # whole descents of few; the opening had one
+            starts, work = self._starts(found, problem.tuning.num_best), self._work
+        else:
+            starts = self._starts([*found, *known], problem.tuning.num_candidates)
+            work = int(problem.tuning.short_share * self._work)
+        descended = [self._descended(each, problem.work + work // len(starts)) for each in starts]
+        return [*found, *known, *descended]
 
     def deepened(self, found: Sequence[Placement], *, is_whole: bool) -> list[Placement]:
         """Return placements made of the best of these, in rounds as long as the last one gained.
@@ -174,23 +174,6 @@ class MixedSearch:
     def refined(self, placement: Placement) -> Placement:
         """Return a placement that costs at most as much, after steps and conversions."""
         return self._descended(placement, self._problem.work + int(self._problem.tuning.short_share * self._work / 2))
-
-    def _descended_whole(self, found: Sequence[Placement], start: Placement | None) -> list[Placement]:
-        """Return the most promising of these, but the start, at the end of their descents.
-
-        What a placement promises leaves out how hard it is to get there; what it costs says something of that.
-        """
-        problem, distinct = self._problem, dict[bytes, Placement]()
-        for each in found:
-            distinct.setdefault(_content(problem, each), each)
-        if start is not None:
-            distinct.pop(_content(problem, start), None)
-        others = list(distinct.values())
-        if not others:
-            return []
-        ranked = np.argsort(problem.total_ms(others) + promised_ms(problem, others), kind="stable")
-        until = problem.work + self._work
-        return [self._descended(others[position], until) for position in ranked[: problem.tuning.num_best].tolist()]
 
     def _cheapest(self, found: Sequence[Placement]) -> Placement:
         return found[int(self._problem.total_ms(found).argmin())]
@@ -243,7 +226,7 @@ class MixedSearch:
         problem, cheapest = self._problem, list[tuple[float, Placement]]()
         count = problem.tuning.num_best if self._is_large else problem.tuning.num_candidates
         packed: Iterator[Placement] = chain(
-            (each for own in chosen if (each := packed_proposal(problem, self._forms, self._traits(), own.by_unit))),
+            (each for own in chosen if (each := packed_proposal(problem, self._forms, own.by_unit))),
             (each for own in further for each in packings(problem, self._forms, self._traits(), own, self._bound)),
         )
         for placement in packed:
@@ -301,8 +284,3 @@ class MixedSearch:
             if found_ms < best_ms:
                 best, best_ms, stalled = found, found_ms, 0
         return best
-
-
-def _content(problem: Problem, placement: Placement) -> bytes:
-    """Return the shards with their devices; equal for equal placements, whatever the order of their shards."""
-    return np.sort(placement.kinds * problem.num_devices + placement.devices).tobytes()

@@ -4,19 +4,21 @@ An assignment is put into a placement as it is, or next to what memory allows. T
 rows of nodes go first, as if nothing else were there, and the units by columns are split and placed next to them.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 from neuroshard_costs.arithmetic import weighted_sum
 from neuroshard_costs.shards import NODE_ROWS, FloatArray, IndexArray
-from neuroshard_costs.step_cost import NUM_LEVELS, TRAFFIC, Collective
+from neuroshard_costs.step_cost import TRAFFIC, Collective
 
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.search.assignments import Assignment
-from neuroshard_planner.search.estimator import MEMORY, Traits, reference_prices
+from neuroshard_planner.search.estimator import Traits, reference_prices
 from neuroshard_planner.search.local_search import LocalSearch
 from neuroshard_planner.search.options import DevicePlaces, Form, Forms, OptionTable, PlacedOption, with_options
 from neuroshard_planner.search.proposers import SplitSearch
+
+MOST_PACKINGS = 16  # for each set of families
 
 
 def proposed(
@@ -62,26 +64,25 @@ def _change(
     np.subtract.at(room, devices, added_bytes)
 
 
-def packed_proposal(problem: Problem, forms: Forms, traits: FloatArray, chosen: dict[int, Form]) -> Placement | None:
+def packed_proposal(problem: Problem, forms: Forms, chosen: Mapping[int, Form]) -> Placement | None:
     """Return all units placed by memory, largest first. None: no room was found.
 
     Args:
         problem: of which no placement by columns fits.
         forms: of its units.
-        traits: [kinds, levels + 1] of its kinds.
         chosen: the forms of some units; the others are by columns, in as few pieces as fit.
     """
-    levels = np.zeros((problem.num_devices, NUM_LEVELS + 1))
+    used = np.zeros(problem.num_devices, dtype=np.int64)
     options: list[PlacedOption] = []
     sizes = problem.kinds.memory_bytes[problem.whole]
     for unit in sorted(range(len(problem.units)), key=lambda unit: (unit not in chosen, -sizes[unit])):
-        room = problem.memory.shard_capacity_bytes - levels[:, MEMORY]
         by_columns = (form for form in forms.of(unit) if form.sharding_type.is_by_columns)
         ways = [chosen[unit]] if unit in chosen else by_columns
-        option = next((each for form in ways for each in forms.placed(unit, form, levels[:, MEMORY], room)), None)
+        room = problem.memory.shard_capacity_bytes - used
+        option = next((each for form in ways for each in forms.placed(unit, form, used, room)), None)
         if option is None:
             return None
-        levels[option.devices] += traits[option.kinds]
+        used[option.devices] += problem.kinds.memory_bytes[option.kinds]
         options.append(option)
     return Placement.joined(*(each.placement for each in options))
 
@@ -89,21 +90,20 @@ def packed_proposal(problem: Problem, forms: Forms, traits: FloatArray, chosen: 
 def packings(
     problem: Problem, forms: Forms, traits: FloatArray, families: Collection[int], bound: Sequence[int]
 ) -> Iterator[Placement]:
-    """Yield placements by memory: of further families those that must be, and 0, 1, 2, ... of the largest units."""
-    prices = reference_prices(problem, forms, traits, None)
-    cost = weighted_sum(traits, prices)
+    """Yield placements by memory: of further families those that must be, and up to 16 even parts of the largest."""
+    cost = weighted_sum(traits, reference_prices(problem, forms, traits, None))
     chosen: dict[int, Form] = {}
     for unit in range(len(problem.units)):
         own = [form for form in forms.of(unit) if form.family in families]
         if own:
             chosen[unit] = min(own, key=lambda form: float(cost[form.pieces].sum()) * form.num_placed)
-    if any(unit not in chosen for unit in bound):
+    if not chosen.keys() >= set(bound):
         return
     sizes = problem.kinds.memory_bytes[problem.whole]
-    ranked = sorted((unit for unit in chosen if unit not in set(bound)), key=lambda unit: -sizes[unit])
-    for count in (0, *_counts(len(ranked))):
+    ranked = sorted(chosen.keys() - set(bound), key=lambda unit: (-sizes[unit], unit))
+    for count in dict.fromkeys(len(ranked) * part // MOST_PACKINGS for part in range(MOST_PACKINGS + 1)):
         units = [*bound, *ranked[:count]]
-        placement = packed_proposal(problem, forms, traits, {unit: chosen[unit] for unit in units}) if units else None
+        placement = packed_proposal(problem, forms, {unit: chosen[unit] for unit in units}) if units else None
         if placement is not None:
             yield placement
 
@@ -139,7 +139,7 @@ class Dealing:
             return fixed if problem.fits(fixed) else None
         until = problem.work + int(problem.tuning.split_share * (work_budget - problem.work))
         options = self._options.only(by_columns)
-        known = [] if cuts is None else [self._known(options, by_columns, placement, cuts)]
+        known = [] if cuts is None else [self._known(options, by_columns, placement, cuts[by_columns])]
         splits = SplitSearch(problem, options, loads=loads, work_budget=until, fixed=fixed, known=known)
         local = LocalSearch(problem, traits=self._traits, work_budget=work_budget)
         candidates = splits.run() if refines else splits.proposed(problem.tuning.opening_grid, problem.tuning.num_best)
@@ -153,13 +153,11 @@ class Dealing:
         A unit without a cut, for whose form there was no room, has as many shards as it has in the placement, or the
         next more that an option has.
         """
-        state = self._options.positions(units)[cuts[units]]
-        num_shards = np.bincount(self._problem.kinds.unit[placement.kinds], minlength=len(self._problem.units))
-        for row in np.flatnonzero(cuts[units] < 0).tolist():
-            first, last = int(options.first[row]), int(options.last[row])
-            counts = options.count[first : last + 1]
-            state[row] = min(first + int(counts.searchsorted(num_shards[units[row]])), last)
-        return state
+        num_shards = np.bincount(self._problem.kinds.unit[placement.kinds], minlength=len(self._problem.units))[units]
+        are_enough = options.count >= num_shards[options.unit]
+        first = np.where(are_enough, np.arange(len(are_enough)), options.last[options.unit])
+        state = np.minimum.reduceat(first, options.first)
+        return np.where(cuts < 0, state, self._options.positions(units)[cuts])
 
     def _loads(self, placement: Placement) -> FloatArray:
         """Return [kinds] what each kind costs where it is, by the placement's prices; columns have a limit instead."""
@@ -200,12 +198,3 @@ def nodes_dealt_out(problem: Problem, fixed: Placement, loads: FloatArray) -> Pl
         room[placed.devices] -= kinds.memory_bytes[placed.kinds]
         found = Placement.joined(found, placed)
     return found
-
-
-def _counts(most: int) -> list[int]:
-    """Return 1, 2, 3, ... up to and with ``most``, above 16 in steps of an eighth."""
-    counts, count = [], 1
-    while count < most:
-        counts.append(count)
-        count += max(1, count // 8)
-    return [*counts, most] if most else []
