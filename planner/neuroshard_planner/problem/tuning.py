@@ -46,8 +46,8 @@ class SearchTuning:
     """Placements or proposals that descents go on from, assignments of each power and fills that are dealt out, units
     that a neighbor of the best assignment has otherwise, and states that the beam keeps, as many as the reference's."""
     num_candidates: int = 10
-    """Units split per level and criterion, as in the reference; states that are shuffled; placements that descend, and
-    packings that are kept."""
+    """Units split per level and criterion, as in the reference; states that the networks place; placements that
+    descend, and packings that are kept."""
     num_judged: int = 32
     """Candidates per step that the networks judge, also merges of one unit, the narrowest shards first; and shards of a
     device, spread evenly over its loads, that a move may take."""
@@ -82,10 +82,6 @@ class SearchTuning:
     """Limits on columns and prices of memory, where one pass for each proposal must do."""
     patience: int = 3
     """Levels without a lower smooth cost before the beam search ends."""
-    num_shuffles: int = 64
-    """Orders in which a state is placed again."""
-    most_shuffle: float = 0.2
-    """Standard deviation of the logarithm of the factors that shuffle the order."""
     has_course: bool = True
     """Whether beam searches over cuts follow the opening."""
     few_shards: int = 4

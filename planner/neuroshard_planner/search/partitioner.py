@@ -26,8 +26,6 @@ class GreedyPass:
     """A device above this dimension sum is taken only if no other has memory."""
     memory_price: float
     """Weight of a device's share of used memory next to its share of load; 0 places by load alone."""
-    shuffle: FloatArray | None = None
-    """[n] factors on the sizes that decide the order of placing; none changes nothing."""
 
 
 def place(
@@ -60,9 +58,6 @@ def place(
     price = np.array([lane.memory_price for lane in lanes])[:, None]
 
     size = np.where(real, np.maximum(load, price * memory), -1.0)
-    for row, lane in enumerate(lanes):
-        if lane.shuffle is not None:
-            size[row, : len(lane.kinds)] *= lane.shuffle
     order = np.argsort(-size, axis=1, kind="stable")
     kinds, load, memory, columns = (np.take_along_axis(each, order, axis=1) for each in (kinds, load, memory, columns))
     dim_limit = np.array([lane.dim_limit for lane in lanes])
@@ -83,7 +78,7 @@ def place_by_networks(
 ) -> list[Placement | None]:
     """Place each lane's shards as `place` does, each on the device that costs least with it by the networks.
 
-    The shard that costs most alone is first. Prices of memory and shuffled orders do not count.
+    The shard that costs most alone is first. Prices of memory do not count.
     """
     lists = [lane.kinds for lane in lanes]
     every, position = np.unique(np.concatenate(lists), return_inverse=True)

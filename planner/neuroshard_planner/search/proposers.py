@@ -2,9 +2,8 @@
 
 Proposals split everything above a share of a device's load. A beam search splits one unit further per level, as in
 NeuroShard (MLSys 2023), section 3.3. The beam goes by a smooth cost: where several devices bound the plan, one split
-more lowers the cost of none but brings the plan nearer to a lower one. The best states are then placed many times more,
-in shuffled orders (GRASP, Feo and Resende 1995), and by the networks themselves, as NeuroShard places: the tangent is
-far off for few large shards.
+more lowers the cost of none but brings the plan nearer to a lower one. The best states are then placed once more, by
+the networks themselves, as NeuroShard places: the tangent is far off for few large shards.
 
 The opening descends from the most promising proposals. A perturbation (iterated local search) moves a few shards or
 cuts one unit another way and places its shards again: the first leads to local optima nearby, the second to splits that
@@ -27,7 +26,6 @@ from neuroshard_planner.search.options import OptionTable
 from neuroshard_planner.search.partitioner import GreedyPass, place, place_by_networks
 
 LANES_AT_ONCE = 256  # keeps the arrays of one greedy pass within the processor's cache
-_UNIFORMS = 12  # their variances, of 1 / 12 each, add up to 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +42,7 @@ class BeamState:
 
 
 class SplitSearch:
-    """Beam search over the options of all units; equal problems and seeds give equal candidates."""
+    """Beam search over the options of all units; equal problems give equal candidates."""
 
     def __init__(
         self,
@@ -72,7 +70,6 @@ class SplitSearch:
         self._options = options
         self._loads = loads
         self._work_budget = work_budget
-        self._generator = np.random.default_rng(problem.request.search.seed)
         self._judged: list[BeamState] = []
         whole = options.largest(options.first)
         placed = whole if fixed is None else np.concatenate((whole, fixed.kinds))
@@ -112,8 +109,7 @@ class SplitSearch:
             if not found:
                 break
         promising = self._promising(self._judged, tuning.num_candidates)
-        shuffled = [self._shuffled(candidate) for candidate in promising if self._problem.work < self._work_budget]
-        return self._promising([*self._placed_by_networks(promising), *shuffled, *promising], tuning.num_best)
+        return self._promising([*self._placed_by_networks(promising), *promising], tuning.num_best)
 
     def proposed(self, grid: Sequence[tuple[float, float]], count: int) -> list[BeamState]:
         """Return up to ``count`` proposals worth refining, each placed with every setting of a grid; no beam search."""
@@ -179,21 +175,6 @@ class SplitSearch:
             )
         self._judged += found
         return _smoothest(found, count)
-
-    def _shuffled(self, candidate: BeamState) -> BeamState:
-        """Return the cheapest placement of a candidate's shards over many orders, or the candidate itself."""
-        lane, tuning = candidate.lane, self._problem.tuning
-        count = min(tuning.num_shuffles, self._affordable(len(lane.kinds)))
-        if not count:
-            return candidate
-        limits = self._generator.choice(tuning.dim_limits, size=count) * self._mean_dim_sum
-        factors = _factors(self._generator, count, len(lane.kinds), tuning.most_shuffle)
-        lanes = [
-            GreedyPass(kinds=lane.kinds, dim_limit=limit, memory_price=lane.memory_price, shuffle=shuffle)
-            for limit, shuffle in zip(limits.tolist(), factors, strict=True)
-        ]
-        likely = self._placed([(candidate.state, lane) for lane in lanes])[: tuning.num_judged_placements]
-        return min([candidate, *self._judge(likely)], key=lambda each: each.total_ms)
 
     def _placed_by_networks(self, candidates: Sequence[BeamState]) -> list[BeamState]:
         """Return the candidates' shards placed by the networks, as many of the first as the work left pays for."""
@@ -275,17 +256,6 @@ class SplitSearch:
             load.reshape(len(placements), -1).max(axis=1),
             traffic.reshape(len(placements), problem.num_devices, -1).max(axis=1),
         )
-
-
-def _factors(generator: np.random.Generator, count: int, size: int, most_deviation: float) -> FloatArray:
-    """Return [count, size] factors whose logarithms are nearly normal; a row deviates by up to ``most_deviation``.
-
-    A sum of uniform numbers, and (1 + x / 4)^4 for e^x: no processor rounds them differently.
-    """
-    normal = generator.random((_UNIFORMS, count, size)).sum(axis=0) - _UNIFORMS / 2
-    root = 1.0 + (generator.random((count, 1)) * (most_deviation / 4)) * normal
-    factors: FloatArray = np.square(np.square(root))
-    return factors
 
 
 def _distinct_states(states: Sequence[IndexArray]) -> list[IndexArray]:

@@ -50,17 +50,6 @@ def test_shards_go_in_descending_order_to_the_least_loaded_device() -> None:
     assert shards_of(problem, placement) == [(0, 64, 1), (1, 64, 0), (2, 64, 1), (3, 64, 0)]
 
 
-def test_a_shuffle_changes_the_order_and_nothing_else() -> None:
-    """The lightest shard goes first; loads are added as they are."""
-    problem = problem_of(request(*tables(3), num_devices=2))
-    shuffled = GreedyPass(kinds=problem.whole, dim_limit=np.inf, memory_price=0.0, shuffle=np.array([1.0, 1.0, 100.0]))
-
-    (placement,) = place(problem, [shuffled], np.array([3.0, 2.0, 1.0]))
-
-    assert placement is not None
-    assert shards_of(problem, placement) == [(0, 64, 1), (1, 64, 0), (2, 64, 0)]
-
-
 def test_a_device_above_the_dimension_limit_is_avoided() -> None:
     """Load alone would put the wide table's neighbour next to it."""
     problem = problem_of(request(table("wide", embedding_dim=256), table("a"), table("b"), num_devices=2))

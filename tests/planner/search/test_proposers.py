@@ -1,8 +1,8 @@
 """The outer search over splits."""
 
 import numpy as np
-from neuroshard_api.documents.request import Constraints, PlanRequest, SearchSettings
-from neuroshard_planner.problem.problem import PROBES_PER_EVALUATION, Problem
+from neuroshard_api.documents.request import PlanRequest
+from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.problem.tuning import SearchTuning
 from neuroshard_planner.search.options import OptionTable
 from neuroshard_planner.search.proposers import SplitSearch
@@ -46,7 +46,7 @@ def test_candidates_come_cheapest_first_and_are_distinct() -> None:
 
 
 def test_without_patience_no_level_follows_the_proposals() -> None:
-    """What is left are the proposals, in shuffled orders too."""
+    """What is left are the proposals."""
     _, _, search = search_of(request(*tables(6, pooling_factor=20.0)), tuning=SearchTuning(patience=0))
 
     search.run()
@@ -91,42 +91,6 @@ def test_an_exhausted_budget_still_tries_one_placement() -> None:
 
     assert len(found) == 1
     assert search.placements == 1
-
-
-def test_equal_seeds_shuffle_alike() -> None:
-    """Two searches of one request give the same placements."""
-    asked = request(*tables(7, pooling_factor=20.0), num_devices=2, search=SearchSettings(seed=5))
-
-    first, second = (search_of(asked)[2].run() for _ in range(2))
-
-    assert [each.placement.devices.tolist() for each in first] == [each.placement.devices.tolist() for each in second]
-
-
-def test_shuffles_take_no_more_than_the_work_that_is_left() -> None:
-    """A state of many shards is placed in as many orders as the budget pays for, not always in 64."""
-    asked = request(*(table(f"t{index}", pooling_factor=1.0 + index % 11) for index in range(300)))
-    problem, options, search = search_of(asked)
-    (candidate,) = search.proposed([(1.0, 0.0)], 1)
-    loads = problem.kinds.representation.sum(axis=1).astype(np.float64)
-    lane_work = 300 * problem.num_devices / PROBES_PER_EVALUATION
-    nearly_done = SplitSearch(problem, options, loads=loads, work_budget=problem.work + int(3 * lane_work) + 1)
-
-    nearly_done._shuffled(candidate)
-
-    assert 1 <= nearly_done.placements <= 3
-
-
-def test_shuffled_orders_find_what_the_descending_order_misses() -> None:
-    """Loads 3, 3, 2, 2, 2 on two devices: descending gives 7, the optimum is 6."""
-    pooling = (30.0, 30.0, 20.0, 20.0, 20.0)
-    members = [table(f"t{index}", pooling_factor=each) for index, each in enumerate(pooling)]
-    whole = Constraints(max_shards_per_table=1)
-    problem, _, search = search_of(request(*members, num_devices=2, constraints=whole))
-
-    best = search.run()[0]
-
-    on_first = sum(pooling[problem.kinds.unit[kind]] for kind in best.placement.kinds[best.placement.devices == 0])
-    assert on_first == 60.0
 
 
 def test_several_bounding_devices_are_relieved_split_by_split() -> None:
