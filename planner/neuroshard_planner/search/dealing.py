@@ -79,7 +79,7 @@ def packed_proposal(problem: Problem, forms: Forms, chosen: Mapping[int, Form]) 
         by_columns = (form for form in forms.of(unit) if form.sharding_type.is_by_columns)
         ways = [chosen[unit]] if unit in chosen else by_columns
         room = problem.memory.shard_capacity_bytes - used
-        option = next((each for form in ways for each in forms.placed(unit, form, used, room)), None)
+        option = next((each for form in ways for each in forms.placed(unit, form, used.astype(np.float64), room)), None)
         if option is None:
             return None
         used[option.devices] += problem.kinds.memory_bytes[option.kinds]
