@@ -88,7 +88,7 @@ MIXED_PARTS: Mapping[str, Mapping[str, Any]] = {
     "conversions": {"has_conversions": False},
 }
 HOST_PARTS: Mapping[str, Mapping[str, Any]] = {
-    "4 host assignments, not 2": {"most_tried": 2},
+    "limits on a shard": {"most_alone": (float("inf"),)},
 }
 
 

@@ -44,13 +44,15 @@ class SearchTuning:
     """A set of more has no opening, of which no descent comes to an end, and no assignments."""
     num_best: int = 3
     """Placements or proposals that descents go on from, assignments of each power and fills that are dealt out, units
-    that a neighbor of the best assignment has otherwise, and states that the beam keeps, as many as the reference's."""
+    that a neighbor of the best assignment has otherwise, choices of units in host memory that all others are searched
+    for, and states that the beam keeps, as many as the reference's."""
     num_candidates: int = 10
     """Units split per level and criterion, as in the reference; states that the networks place; placements that
-    descend, and packings that are kept."""
+    descend, and packings that are kept; units that may leave device memory, those with most bytes."""
     num_judged: int = 32
-    """Candidates per step that the networks judge, also merges of one unit, the narrowest shards first; and shards of a
-    device, spread evenly over its loads, that a move may take."""
+    """Candidates per step that the networks judge, also merges of one unit, the narrowest shards first; shards of a
+    device, spread evenly over its loads, that a move may take; and changes of a round, and choices that do not fit,
+    with tables in host memory."""
     num_judged_placements: int = 24
     """Of the placements made together, the cheapest by additive loads, which the networks judge."""
     least_gain: float = 1e-4
@@ -100,12 +102,6 @@ class SearchTuning:
     powers: tuple[int, ...] = (2, 4, 8, 16)
     """Of the means by which assignments are descended."""
 
-    most_tried: int = 4
-    """Choices of units in host memory that all others are searched for, of three times as many that may not fit. Half
-    of them where host memory is not needed; as many units may come back."""
-    most_leaving: int = 8
-    """Units in device memory that may leave it in a neighbor, those with most bytes; a quarter as many forms of each
-    kernel."""
     memory_price_steps: tuple[float, ...] = (0.0, *geometric(1 / 64, 4096, 25).tolist())
     """Of all device memory, as multiples of the mean cost of a device: from that at which only tables leave that are
     hardly looked up, to that at which time hardly counts."""

@@ -3,16 +3,18 @@
 A price per byte of device memory decides which tables leave it: each takes the form, on the device or on the host, that
 costs least with its bytes at that price. Higher prices free more memory, at more time on the host link. A limit on the
 time of a shard spreads tables over devices. For each price, limit, and size of caches the tables on the host are placed
-first; the search of the others runs in what is left of the fullest device. The cheapest plans by additive loads are
-tried first.
+first; the search of the others runs in what is left of the fullest device. The cheapest choices by additive loads are
+tried. Where few of them fit, the one with least in device memory is too: from it tables return one by one.
 
 Additive loads do not see which device waits, so that the best of these plans is not the best of its neighbors: a table
-back on the devices, one more on the host, both at once, or one in another form. Neighbors are judged by the exact
-price, until none is cheaper. Where a table does not come back because others are in its way, these are searched again.
+back on the devices, one more on the host, both at once, or one in another form, as with a larger cache. Neighbors are
+judged by the exact price, until none is cheaper. Where a table does not come back because others are in its way, these
+are searched again.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -21,9 +23,10 @@ from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.arithmetic import weighted_sum
 from neuroshard_costs.host_tables import CACHED
 from neuroshard_costs.reuse.cached_rows import KEPT_BATCHES
-from neuroshard_costs.shards import COLUMNS, FloatArray, IndexArray
+from neuroshard_costs.shards import FloatArray, IndexArray
 from neuroshard_costs.step_cost import NUM_LEVELS, TIMES
 
+from neuroshard_planner.memory.infeasible import has_room
 from neuroshard_planner.problem.counted_memory import memory_ledger
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.shard_kinds import ShardSize
@@ -41,12 +44,14 @@ class Variant(NamedTuple):
     """A form of a unit on one kind of memory, with what its shards add over all devices."""
 
     form: Form
-    is_on_host: bool
     cost_ms: float
     alone_ms: float
     """Time of its longest shard on a device of its own."""
     memory_bytes: int
+    load_factor: float
+    """Of its caches; 0: it has none."""
     host_bytes: int
+    """0: it is in device memory."""
 
 
 class HostAssignment(NamedTuple):
@@ -57,6 +62,7 @@ class HostAssignment(NamedTuple):
 
     forms: dict[int, Form]
     cost_ms: float
+    memory_bytes: int
 
 
 def hosted(problem: Problem, in_memory: Found | None, *, solve: Solve, work_budget: int) -> Found | None:
@@ -68,296 +74,218 @@ def hosted(problem: Problem, in_memory: Found | None, *, solve: Solve, work_budg
         solve: searches the units that stay in device memory.
         work_budget: device evaluations and their like for steps of the whole plan.
     """
-    search = _HostSearch(problem, solve)
-    most = problem.tuning.most_tried if in_memory is None else problem.tuning.most_tried // 2
-    share = int(problem.tuning.opening_share * work_budget / most)
-    best: Found | None = None
-    tried = 0
-    for attempt, assignment in enumerate(search.assignments()):
-        if tried == most or attempt == 3 * problem.tuning.most_tried:
-            break
-        found = search.around(assignment)
-        if found is not None:
-            tried += 1
-            best = search.cheaper(best, search.descended(found, share))
-    if best is not None:
-        best = search.settled(best, share)
-        for found in search.returns(best):
-            best = search.cheaper(best, search.settled(search.descended(found, share), share))
-    return search.cheaper(in_memory, best)
+    search = _HostSearch(problem, solve, work=int(problem.tuning.opening_share * work_budget / problem.tuning.num_best))
+    assignments = sorted(search.assignments(), key=lambda each: each.cost_ms)
+    cheap, num_failed = search.placed(assignments, count=problem.tuning.num_best)
+    starts = [search.cheapest(cheap)] if cheap else []
+    if in_memory is None and num_failed > len(cheap):
+        starts += search.placed(sorted(assignments, key=lambda each: each.memory_bytes), count=1)[0]
+    found = [search.settled(each) for each in starts]
+    if found:
+        found += [search.settled(each) for each in search.returns(search.cheapest(found))]
+    if in_memory is not None:
+        found.insert(0, in_memory)
+    return search.cheapest(found) if found else None
 
 
 class _HostSearch:
     """Assignments of one problem's units to device and host memory, and placements of them."""
 
-    def __init__(self, problem: Problem, solve: Solve) -> None:
+    def __init__(self, problem: Problem, solve: Solve, *, work: int) -> None:
+        """``work`` is that of steps of a whole plan, each time they are made."""
         self._problem = problem
         self._solve = solve
+        self._work = work
         topology = problem.request.topology
         self._nodes: IndexArray = np.arange(problem.num_devices) // topology.devices_per_node
         self._forms = Forms(problem)
         self._traits = Traits(problem, tangent(problem, self._forms.mean_sums()))
         self._prices = reference_prices(problem, self._forms, self._traits(), None)
+        sizes = [(unit, size) for unit in range(len(problem.units)) for _, own in self._on_host(unit) for size in own]
+        problem.kinds_of([unit for unit, _ in sizes], [size for _, size in sizes])  # all in one batch
+        self._variants = [self._variants_of(unit) for unit in range(len(problem.units))]
+        """[units] cheapest by additive loads first."""
 
-    def assignments(self) -> Iterator[HostAssignment]:
-        """Yield assignments that fit in the mean, the cheapest first."""
+    def assignments(self) -> list[HostAssignment]:
+        """Return assignments that fit in the mean, each once."""
         found: dict[tuple[tuple[int, bytes], ...], HostAssignment] = {}
-        for variants in self._variants():
-            for assignment in self._priced(variants):
-                key = tuple((unit, form.kinds.tobytes()) for unit, form in assignment.forms.items())
-                found.setdefault(key, assignment)
-        yield from sorted(found.values(), key=lambda each: each.cost_ms)
+        for assignment in self._priced() if all(self._variants) else ():
+            key = tuple((unit, form.kinds.tobytes()) for unit, form in assignment.forms.items())
+            found.setdefault(key, assignment)
+        return list(found.values())
 
-    def around(self, assignment: HostAssignment) -> Found | None:
-        """Return a placement with these units in host memory and all others in device memory. None: none was found."""
+    def placed(self, assignments: Iterable[HostAssignment], *, count: int) -> tuple[list[Found], int]:
+        """Return plans of the first of these assignments that fit, after steps, and how many did not fit before."""
+        found, num_failed = list[Found](), 0
         nodes = self._problem.request.topology.num_nodes
-        levels = np.zeros((self._problem.num_devices, NUM_LEVELS + 1))
-        fixed = self._placed(assignment.forms, levels, np.full(nodes, self._problem.memory.host_capacity_bytes))
-        return None if fixed is None else self._completed(fixed)
+        for assignment in assignments:
+            levels = np.zeros((self._problem.num_devices, NUM_LEVELS + 1))
+            host_room = np.full(nodes, self._problem.memory.host_capacity_bytes)
+            fixed = self._placed(assignment.forms, levels, host_room)
+            whole = None if fixed is None else self._completed(fixed)
+            if whole is None:
+                num_failed += 1
+            else:
+                found.append(self._descended(whole))
+            if len(found) == count or num_failed == self._problem.tuning.num_judged:
+                break
+        return found, num_failed
 
-    def cheaper(self, first: Found | None, second: Found | None) -> Found | None:
-        """Return the cheaper of both; the first where both cost the same."""
-        if first is None or second is None:
-            return second if first is None else first
-        first_ms, second_ms = self._problem.total_ms([first.placement, second.placement]).tolist()
-        return second if second_ms < first_ms else first
+    def cheapest(self, found: Sequence[Found]) -> Found:
+        """Return the cheapest; the first of those that cost the same."""
+        return found[int(self._problem.total_ms([each.placement for each in found]).argmin())]
 
-    def descended(self, found: Found, work: int) -> Found:
-        """Return a plan after steps of the whole that cost this much work."""
-        local = LocalSearch(self._problem, traits=self._traits, work_budget=self._problem.work + work)
-        placement = local.improve(found.placement)
-        return replace(found, placement=placement, improvements=found.improvements + local.improvements)
+    def settled(self, found: Found) -> Found:
+        """Return a plan of which no neighbor is cheaper, or that was improved in the last round that is permitted.
 
-    def settled(self, found: Found, work: int) -> Found:
-        """Return a plan of which no neighbor is cheaper, or that was improved in the last round that is permitted."""
+        A round takes the cheapest neighbor, and then as many of the changes to others as still lower the cost.
+        """
         problem = self._problem
         for _ in range(problem.tuning.most_rounds):
-            neighbors = [each for each in self._neighbors(found.placement) if problem.fits(each)]
-            costs = problem.total_ms([found.placement, *neighbors])
-            least = int(costs.argmin())
-            if least == 0:
+            placement = found.placement
+            tried = [(each, self._changed(placement, each)) for each in self._changes(placement)]
+            fitting = [(change, each) for change, each in tried if each is not None and problem.fits(each)]
+            least_ms, *costs = problem.total_ms([placement, *(each for _, each in fitting)]).tolist()
+            ranked = [row for row in np.argsort(costs, kind="stable").tolist() if costs[row] < least_ms]
+            for row in ranked[: problem.tuning.num_judged]:
+                option = self._changed(placement, fitting[row][0])
+                if option is not None and problem.fits(option):
+                    (option_ms,) = problem.total_ms([option]).tolist()
+                    if option_ms < least_ms:
+                        placement, least_ms = option, option_ms
+            if not ranked:
                 break
-            found = self.descended(replace(found, placement=neighbors[least - 1]), work)
+            found = self._descended(replace(found, placement=placement))
         return found
 
     def returns(self, found: Found) -> Iterator[Found]:
         """Yield plans with one unit fewer in host memory, and a new search of all that are not there."""
         placement, kinds = found.placement, self._problem.kinds
-        on_host = np.unique(kinds.unit[placement.kinds][kinds.host_bytes[placement.kinds] > 0])
-        bound = [unit for unit in on_host.tolist() if self._problem.host_choices[unit].is_bound]
-        free = sorted(set(on_host.tolist()) - set(bound), key=lambda unit: (self._host_bytes(unit, placement), unit))
-        for unit in free[: self._problem.tuning.most_tried // 2]:
-            stays = np.isin(kinds.unit[placement.kinds], [each for each in on_host if each != unit])
-            again = self._completed(placement.at(stays))
+        host_bytes = np.bincount(
+            kinds.unit[placement.kinds], weights=kinds.host_bytes[placement.kinds], minlength=len(self._problem.units)
+        )
+        on_host = np.flatnonzero(host_bytes)
+        free = [unit for unit in on_host.tolist() if not self._problem.host_choices[unit].is_bound]
+        for unit in sorted(free, key=lambda unit: (host_bytes[unit], unit))[: self._problem.tuning.num_best]:
+            again = self._completed(placement.at(np.isin(kinds.unit[placement.kinds], on_host[on_host != unit])))
             if again is not None:
-                yield again
+                yield self._descended(again)
 
-    def _host_bytes(self, unit: int, placement: Placement) -> int:
-        kinds = self._problem.kinds
-        return int(kinds.host_bytes[placement.kinds][kinds.unit[placement.kinds] == unit].sum())
+    def _descended(self, found: Found) -> Found:
+        local = LocalSearch(self._problem, traits=self._traits, work_budget=self._problem.work + self._work)
+        placement = local.improve(found.placement)
+        return replace(found, placement=placement, improvements=found.improvements + local.improvements)
 
-    def _neighbors(self, placement: Placement) -> Iterator[Placement]:
-        """Yield placements with one unit moved between memories or cut otherwise, or two units that change places."""
-        problem, kinds = self._problem, self._problem.kinds
+    def _changes(self, placement: Placement) -> Iterator[Mapping[int, Form]]:
+        """Yield forms of one unit that is moved between memories or cut otherwise, or of two that change places."""
+        problem, kinds, count = self._problem, self._problem.kinds, self._problem.tuning.num_candidates
         units = kinds.unit[placement.kinds]
         on_host = np.unique(units[kinds.host_bytes[placement.kinds] > 0]).tolist()
-        sizes = self._cache_sizes(placement)
-        leaving = [
-            unit for unit in range(len(problem.units)) if problem.host_choices[unit].kernels and unit not in on_host
-        ]
         device_bytes = np.bincount(units, weights=kinds.memory_bytes[placement.kinds], minlength=len(problem.units))
-        leaving = sorted(leaving, key=lambda unit: (-device_bytes[unit], unit))[: problem.tuning.most_leaving]
-        host_forms = {unit: self._host_forms(unit, sizes) for unit in (*on_host, *leaving)}
-        device_forms = {unit: [] if problem.host_choices[unit].is_bound else self._forms.of(unit) for unit in on_host}
+        device_bytes[[*on_host, *(unit for unit, own in enumerate(problem.host_choices) if not own.kernels)]] = -1
+        leaving = np.argsort(-device_bytes, kind="stable")[: min(count, int((device_bytes >= 0).sum()))].tolist()
         for unit in (*on_host, *leaving):
-            for form in (*host_forms[unit], *device_forms.get(unit, ())):
-                yield from self._with_forms(placement, {unit: form})
-        yield from self._resized(placement)
-        yield from self._exchanged(placement, on_host, [*on_host, *leaving])
+            for variant in self._variants[unit]:
+                if variant.host_bytes or unit in on_host:
+                    yield {unit: variant.form}
         for back in on_host:
-            for form in device_forms[back]:
-                for unit in leaving:
-                    for other in self._few_of_each_kernel(host_forms[unit]):
-                        yield from self._with_forms(placement, {back: form, unit: other})
-
-    def _host_forms(self, unit: int, cache_sizes: Sequence[int]) -> list[Form]:
-        """Return the distinct forms of a unit in host memory, the cheapest by additive loads first."""
-        variants = [each for size in cache_sizes for each in self._on_host(unit, size)]
-        distinct = {each.form.kinds.tobytes(): each for each in variants}  # without a cache its size changes nothing
-        return [each.form for each in sorted(distinct.values(), key=lambda each: each.cost_ms)]
-
-    def _few_of_each_kernel(self, forms: Sequence[Form]) -> list[Form]:
-        """Return the first forms of each kernel: additive loads may order all of one before those of another."""
-        kernels = [int(self._problem.kinds.kernel[form.kinds[0]]) for form in forms]
-        return [
-            form
-            for at, form in enumerate(forms)
-            if kernels[:at].count(kernels[at]) < self._problem.tuning.most_leaving // 4
-        ]
-
-    def _resized(self, placement: Placement) -> Iterator[Placement]:
-        """Yield the placement with caches of each other size, of the tables that have one or of all in host memory."""
-        problem, kinds = self._problem, self._problem.kinds
-        assert problem.host_tables is not None
-        is_cached = kinds.kernel[placement.kinds] == CACHED
-        is_on_host = kinds.host_bytes[placement.kinds] > 0
-        may_cache = np.array([CACHED in choice.kernels for choice in problem.host_choices])[kinds.unit[placement.kinds]]
-        for chosen in {each.tobytes(): each for each in (is_cached, is_on_host & may_cache)}.values():
-            units = kinds.unit[placement.kinds[chosen]].tolist()
-            tables = [problem.units[unit].tables[0] for unit in units]
-            for size in range(len(KEPT_BATCHES) if units else 0):
-                factors = problem.host_tables.load_factors(size)[tables].tolist()
-                own = problem.sizes_of(placement.kinds[chosen])
-                resized = [
-                    each._replace(kernel=CACHED, cache_load_factor=factor)
-                    for each, factor in zip(own, factors, strict=True)
-                ]
-                cached = placement.kinds.copy()
-                cached[chosen] = problem.kinds_of(units, resized)
-                yield replace(placement, kinds=cached)
-
-    def _exchanged(self, placement: Placement, on_host: Sequence[int], others: Sequence[int]) -> Iterator[Placement]:
-        """Yield the placement with a shard in host memory on each other device, or in the place of another unit's."""
-        problem = self._problem
-        units = problem.kinds.unit[placement.kinds]
-        movable = problem.kinds.family[placement.kinds] == COLUMNS
-        ours, theirs = (np.flatnonzero(np.isin(units, each) & movable).tolist() for each in (on_host, others))
-        for shard in ours:
-            taken = set(placement.devices[units == units[shard]].tolist())
-            for device in sorted(set(range(problem.num_devices)) - taken)[: problem.tuning.most_leaving]:
-                if not self._may(int(units[shard]), device):
+            for variant in self._variants[back]:
+                if variant.host_bytes:
                     continue
-                devices = placement.devices.copy()
-                devices[shard] = device
-                yield replace(placement, devices=devices)
-            for other in theirs:
-                first, second = int(placement.devices[shard]), int(placement.devices[other])
-                others_devices = placement.devices[units == units[other]].tolist()
-                may = self._may(int(units[shard]), second) and self._may(int(units[other]), first)
-                if may and second not in taken and first not in others_devices:
-                    devices = placement.devices.copy()
-                    devices[[shard, other]] = second, first
-                    yield replace(placement, devices=devices)
+                for unit in leaving:
+                    yield from ({back: variant.form, unit: other} for other in self._few_of_each_kernel(unit))
 
-    def _may(self, unit: int, device: int) -> bool:
-        """Return whether constraints allow a unit on a device."""
-        allowed = self._problem.allowed
-        return allowed is None or bool(allowed[unit][device])
+    def _few_of_each_kernel(self, unit: int) -> Iterator[Form]:
+        """Yield the first forms of each kernel: additive loads may order all of one before those of another."""
+        of_kernels: dict[int, list[Form]] = {}
+        for variant in self._variants[unit]:
+            if variant.host_bytes:
+                of_kernels.setdefault(int(self._problem.kinds.kernel[variant.form.kinds[0]]), []).append(variant.form)
+        for forms in of_kernels.values():
+            yield from forms[: self._problem.tuning.num_best]
 
-    def _cache_sizes(self, placement: Placement) -> Sequence[int]:
-        """Return the position in KEPT_BATCHES of a placement's caches, which all have one size; without any: all."""
-        assert self._problem.host_tables is not None
-        kinds = self._problem.kinds
-        host_tables = self._problem.host_tables
-        cached = placement.kinds[kinds.kernel[placement.kinds] == CACHED]
-        tables = np.array([self._problem.units[unit].tables[0] for unit in kinds.unit[cached].tolist()], dtype=np.int64)
-        chosen = np.flatnonzero(~host_tables.has_own_factor[tables])
-        if len(chosen) == 0:
-            may_cache = any(CACHED in choice.kernels for choice in self._problem.host_choices)
-            return range(len(KEPT_BATCHES) if may_cache else 1)
-        first, table = cached[chosen[0]], tables[chosen[0]]
-        known = np.array([host_tables.load_factors(size)[table] for size in range(len(KEPT_BATCHES))])
-        return (int(np.abs(known - kinds.load_factor[first]).argmin()),)
-
-    def _with_forms(self, placement: Placement, forms: dict[int, Form]) -> Iterator[Placement]:
-        """Yield the placement with some units in other forms, on the least loaded devices that have room."""
+    def _changed(self, placement: Placement, forms: Mapping[int, Form]) -> Placement | None:
+        """Return the placement with some units in other forms, on the least loaded devices with room. None: no room."""
         problem = self._problem
         rest = without_units(problem, placement, list(forms))
         levels = np.zeros((problem.num_devices, NUM_LEVELS + 1))
         np.add.at(levels, rest.devices, self._traits()[rest.kinds])
         host_room = problem.memory.host_capacity_bytes - problem.host_bytes(rest)
         placed = self._placed(forms, levels, host_room)
-        if placed is not None:
-            yield Placement.joined(rest, placed)
+        return None if placed is None else Placement.joined(rest, placed)
 
-    def _priced(self, variants: Sequence[Sequence[Variant]]) -> Iterator[HostAssignment]:
-        """Yield the units' choices at each price of memory and each limit on a shard, where they fit in the mean."""
-        problem, ledger = self._problem, self._problem.memory
-        num_devices = problem.num_devices
-        most = max(map(len, variants))
-        cost, alone = (
-            np.array([[getattr(each, field) for each in own] + [np.inf] * (most - len(own)) for own in variants])
-            for field in ("cost_ms", "alone_ms")
+    def _priced(self) -> Iterator[HostAssignment]:
+        """Yield the units' choices for each size of caches, price of memory, and limit on a shard.
+
+        They fit in the mean. Neighbors may have caches of several sizes.
+        """
+        problem, ledger, variants = self._problem, self._problem.memory, self._variants
+        assert problem.host_tables is not None
+        num_devices, most = problem.num_devices, max(map(len, variants))
+        cost, alone, size, factor = (
+            np.array([[float(getattr(each, field)) for each in own] + [none] * (most - len(own)) for own in variants])
+            for field, none in zip(Variant._fields[1:5], (np.inf, np.inf, 0.0, 0.0), strict=True)
         )
-        size = np.array([[float(each.memory_bytes) for each in own] + [0.0] * (most - len(own)) for own in variants])
-        rows = np.arange(len(variants))
+        rows, tables = np.arange(len(variants)), [unit.tables[0] for unit in problem.units]
         room_bytes = float(num_devices * ledger.shard_capacity_bytes)
         host_room = problem.request.topology.num_nodes * ledger.host_capacity_bytes
-        even_ms = float(cost.min(axis=1).sum()) / num_devices
-        for limit_ms in (even_ms * np.array(problem.tuning.most_alone)).tolist():
-            is_short = alone <= np.maximum(limit_ms, alone.min(axis=1, keepdims=True))
-            allowed = np.where(is_short, cost, np.inf)
+        sizes = range(len(KEPT_BATCHES) if factor.any() else 1)
+        for cache_size, most_alone in product(sizes, problem.tuning.most_alone):
+            of_size = (factor == 0) | (factor == problem.host_tables.load_factors(cache_size)[tables][:, None])
+            of_size_ms = np.where(of_size, cost, np.inf)
+            even_ms = float(of_size_ms.min(axis=1).sum()) / num_devices
+            if not np.isfinite(even_ms):  # some unit has no room for caches of this size
+                continue
+            shortest = np.where(of_size, alone, np.inf).min(axis=1, keepdims=True)
+            allowed = np.where(alone <= np.maximum(most_alone * even_ms, shortest), of_size_ms, np.inf)
             for price in (np.array(problem.tuning.memory_price_steps) * even_ms * num_devices / room_bytes).tolist():
                 picks = (allowed + price * size).argmin(axis=1)
                 chosen = [own[pick] for own, pick in zip(variants, picks.tolist(), strict=True)]
-                on_host = {unit: each.form for unit, each in enumerate(chosen) if each.is_on_host}
-                host_bytes = sum(each.host_bytes for each in chosen if each.is_on_host)
-                if on_host and size[rows, picks].sum() <= room_bytes and host_bytes <= host_room:
-                    yield HostAssignment(on_host, max(cost[rows, picks].sum() / num_devices, alone[rows, picks].max()))
+                on_host = {unit: each.form for unit, each in enumerate(chosen) if each.host_bytes}
+                memory_bytes = int(size[rows, picks].sum())
+                if on_host and memory_bytes <= room_bytes and sum(each.host_bytes for each in chosen) <= host_room:
+                    cost_ms = max(cost[rows, picks].sum() / num_devices, alone[rows, picks].max())
+                    yield HostAssignment(on_host, cost_ms, memory_bytes)
 
-    def _variants(self) -> Iterator[list[list[Variant]]]:
-        """Yield the variants of all units for each size of caches; one where no table may be cached."""
+    def _variants_of(self, unit: int) -> list[Variant]:
+        """Return the distinct variants of a unit whose shards an empty device has room for."""
         problem = self._problem
-        on_device = [
-            []
-            if problem.host_choices[unit].is_bound
-            else [self._variant(form, is_on_host=False) for form in self._forms.of(unit) if self._may_fit(form)]
-            for unit in range(len(problem.units))
-        ]
-        may_cache = any(CACHED in choice.kernels for choice in problem.host_choices)
-        for size in range(len(KEPT_BATCHES) if may_cache else 1):
-            wanted = [
-                (unit, size_on_host)
-                for unit in range(len(problem.units))
-                for _, sizes in self._host_sizes(unit, size)
-                for size_on_host in sizes
-            ]
-            problem.kinds_of([unit for unit, _ in wanted], [each for _, each in wanted])  # all in one batch
-            on_host = [self._on_host(unit, size) for unit in range(len(problem.units))]
-            variants = [own + others for own, others in zip(on_device, on_host, strict=True)]
-            if all(variants):
-                yield variants
+        kinds, forms = problem.kinds, [] if problem.host_choices[unit].is_bound else list(self._forms.of(unit))
+        for form, sizes in self._on_host(unit):
+            moved = problem.kinds_of([unit] * len(sizes), sizes)
+            forms.append(form.with_pieces(moved, memory_bytes=kinds.memory_bytes))
+        found: list[Variant] = []
+        for form in {each.kinds.tobytes(): each for each in forms}.values():
+            if form.needed_bytes <= problem.memory.shard_capacity_bytes:
+                traits = self._traits()[form.kinds]
+                found.append(
+                    Variant(
+                        form=form,
+                        cost_ms=float(weighted_sum(traits, self._prices).sum()),
+                        alone_ms=float(traits[:, TIMES].sum(axis=1).max()),
+                        memory_bytes=int(kinds.memory_bytes[form.kinds].sum()),
+                        host_bytes=int(kinds.host_bytes[form.kinds].sum()),
+                        load_factor=float(kinds.load_factor[form.kinds[0]]),
+                    )
+                )
+        return sorted(found, key=lambda each: each.cost_ms)
 
-    def _on_host(self, unit: int, cache_size: int) -> list[Variant]:
-        """Return the variants of a unit in host memory, its caches of this position in KEPT_BATCHES."""
-        problem = self._problem
-        moved = (
-            form.with_pieces(problem.kinds_of([unit] * len(sizes), sizes), memory_bytes=problem.kinds.memory_bytes)
-            for form, sizes in self._host_sizes(unit, cache_size)
-        )
-        return [self._variant(form, is_on_host=True) for form in moved if self._may_fit(form)]
-
-    def _host_sizes(self, unit: int, cache_size: int) -> Iterator[tuple[Form, list[ShardSize]]]:
-        """Yield the forms of a unit with the sizes of their pieces in host memory, for each of its kernels."""
+    def _on_host(self, unit: int) -> Iterator[tuple[Form, list[ShardSize]]]:
+        """Yield a form and the sizes of their pieces in host memory, for each kernel and size of cache."""
         problem = self._problem
         assert problem.host_tables is not None
+        table = problem.units[unit].tables[0]
         for kernel in problem.host_choices[unit].kernels:
-            factor = 0.0
+            factors = [0.0]
             if kernel == CACHED:
-                factor = float(problem.host_tables.load_factors(cache_size)[problem.units[unit].tables[0]])
+                factors = [float(problem.host_tables.load_factors(size)[table]) for size in range(len(KEPT_BATCHES))]
             for form in self._forms.of(unit):
                 if form.sharding_type is not ShardingType.DATA_PARALLEL:
-                    sizes = problem.sizes_of(form.pieces)
-                    yield form, [size._replace(kernel=kernel, cache_load_factor=factor) for size in sizes]
+                    for factor in factors:
+                        own = problem.sizes_of(form.pieces)
+                        yield form, [size._replace(kernel=kernel, cache_load_factor=factor) for size in own]
 
-    def _may_fit(self, form: Form) -> bool:
-        """Return whether an empty device has room for each shard: the mean room of all devices hides that none has."""
-        largest = int(self._problem.kinds.memory_bytes[form.kinds].max())
-        return largest <= self._problem.memory.shard_capacity_bytes
-
-    def _variant(self, form: Form, *, is_on_host: bool) -> Variant:
-        kinds = form.kinds
-        traits = self._traits()[kinds]
-        return Variant(
-            form=form,
-            is_on_host=is_on_host,
-            cost_ms=float(weighted_sum(traits, self._prices).sum()),
-            alone_ms=float(traits[:, TIMES].sum(axis=1).max()),
-            memory_bytes=int(self._problem.kinds.memory_bytes[kinds].sum()),
-            host_bytes=int(self._problem.kinds.host_bytes[kinds].sum()),
-        )
-
-    def _placed(self, forms: dict[int, Form], levels: FloatArray, host_room: IndexArray) -> Placement | None:
+    def _placed(self, forms: Mapping[int, Form], levels: FloatArray, host_room: IndexArray) -> Placement | None:
         """Return units on the least loaded devices that have room, those with most in host memory first. None: no room.
 
         Args:
@@ -402,6 +330,8 @@ class _HostSearch:
         if room_bytes <= 0:
             return None
         request = _with_room(_in_device_memory(problem, left.tolist()), room_bytes)
+        if not has_room(request):
+            return None
         part = Problem(request, problem.costs, tuning=problem.tuning)
         before = part.work
         found = self._solve(part)

@@ -259,7 +259,10 @@ def cheapest_of_all(asked_for: PlanRequest) -> float:
     ][: depth(3, 6)],
 )
 def test_no_choice_of_kernels_and_devices_is_cheaper(seed: int, optimizer: Optimizer, reserve: float | None) -> None:
-    """Four tables that do not all fit on two devices, one of them on none: the best of 5,184 plans of whole tables."""
+    """Four tables that do not all fit on two devices, one of them on none: the best of 5,184 plans of whole tables.
+
+    Caches of several sizes may be cheaper still.
+    """
     random = np.random.default_rng(seed)
     members = [
         table(
@@ -277,4 +280,4 @@ def test_no_choice_of_kernels_and_devices_is_cheaper(seed: int, optimizer: Optim
 
     found = planned(whole)
 
-    assert found.predicted.total_ms == pytest.approx(cheapest_of_all(whole), rel=1e-6)
+    assert found.predicted.total_ms <= cheapest_of_all(whole) * (1 + 1e-6)
