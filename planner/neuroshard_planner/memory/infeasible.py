@@ -132,15 +132,19 @@ def _fewer_variants(request: PlanRequest) -> str:
 
     def fits(count: int) -> bool:
         kept = tuple(each for each in request.tables.tables if each.name.partition(":")[0] in variants[:count])
-        fewer = request.model_copy(update={"tables": request.tables.model_copy(update={"tables": kept})})
-        try:
-            packing = Packing(fewer, *_units(fewer))
-        except RequestError:
-            return False
-        return packing.capacity_bytes > 0 and packing.pack(packing.capacity_bytes, max_nodes=QUICK_NODES) is not None
+        return _packs(request.model_copy(update={"tables": request.tables.model_copy(update={"tables": kept})}))
 
     count = bisect_left(range(1, len(variants)), x=True, key=lambda each: not fits(each)) if variants else 0
     return f"; or train {count} of the {len(variants)} variants in this job (spec.variants)" if count else ""
+
+
+def _packs(request: PlanRequest) -> bool:
+    """Return whether a packing by columns is found quickly."""
+    try:
+        packing = Packing(request, *_units(request))
+    except RequestError:
+        return False
+    return packing.capacity_bytes > 0 and packing.pack(packing.capacity_bytes, max_nodes=QUICK_NODES) is not None
 
 
 def _host_remedy(request: PlanRequest) -> str:
@@ -254,13 +258,7 @@ def _least_nodes(request: PlanRequest, packing: Packing) -> int | None:
     least = -(-sum(packing.whole_bytes) // of_node) - 1 if of_node > 0 else 0  # a split never needs less
 
     def fits(num_nodes: int) -> bool:
-        larger = request.model_copy(update={"topology": topology.with_nodes(num_nodes)})
-        units = resolve_units(larger)
-        try:
-            packing = Packing(larger, units, allowed_devices(larger, units))
-        except RequestError:
-            return False
-        return packing.capacity_bytes > 0 and packing.pack(packing.capacity_bytes, max_nodes=QUICK_NODES) is not None
+        return _packs(request.model_copy(update={"topology": topology.with_nodes(num_nodes)}))
 
     low = max(topology.num_nodes, least)
     step = 1 if low > topology.num_nodes else topology.num_nodes
@@ -270,10 +268,7 @@ def _least_nodes(request: PlanRequest, packing: Packing) -> int | None:
         low, high = high, high + step
         if high > MOST_NODES_FACTOR * topology.num_nodes:
             return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if fits(middle) else (middle, high)
-    return high
+    return low + 1 + bisect_left(range(low + 1, high), x=True, key=fits)
 
 
 def _size(num_bytes: float) -> str:

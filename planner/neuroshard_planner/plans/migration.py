@@ -17,7 +17,6 @@ from neuroshard_planner.errors import RequestError
 from neuroshard_planner.plans.checks import table_problems, unit_problems
 from neuroshard_planner.plans.tables import placement_of, table_placements
 from neuroshard_planner.problem.problem import Placement, Problem
-from neuroshard_planner.problem.units import BoolArray
 from neuroshard_planner.search.estimator import Traits, tangent
 from neuroshard_planner.search.local_search import LocalSearch
 
@@ -53,9 +52,11 @@ class Migration:
         self._problem = problem
         self._incumbent = incumbent
         self._before = placement_of(incumbent.tables, problem)
+        every = np.ones((len(problem.units), problem.num_devices), np.bool_)
+        allowed = every if problem.allowed is None else problem.allowed
         answers = [
-            not any(unit_problems(incumbent.tables, problem.request, unit, np.flatnonzero(allowed).tolist()))
-            for unit, allowed in zip(problem.units, _allowed(problem), strict=True)
+            not any(unit_problems(incumbent.tables, problem.request, unit, np.flatnonzero(own).tolist()))
+            for unit, own in zip(problem.units, allowed, strict=True)
         ]
         self._answers = problem.fits(self._before) and all(answers)
         # The types that a search may give a unit are fewer than those that the constraints name: some go only together.
@@ -143,11 +144,4 @@ class Migration:
     def _moved(self, placement: Placement) -> FloatArray:
         """Return [units] the bytes that a placement moves."""
         num_bytes = moved_bytes(self._incumbent.tables, self.tables(placement), self._problem.request)
-        return np.array(
-            [float(sum(num_bytes[table] for table in unit.tables)) for unit in self._problem.units], dtype=np.float64
-        )
-
-
-def _allowed(problem: Problem) -> BoolArray:
-    """Return [units, devices] whether a unit may be on a device."""
-    return np.ones((len(problem.units), problem.num_devices), np.bool_) if problem.allowed is None else problem.allowed
+        return np.array([float(sum(num_bytes[table] for table in unit.tables)) for unit in self._problem.units])

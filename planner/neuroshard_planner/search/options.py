@@ -288,18 +288,11 @@ class Forms:
                 most = min(definition.max_blocks, num_nodes)
                 if most > 1 or ShardingType.TABLE_ROW_WISE in types:  # else what TorchRec makes of one that it leaves
                     counts = _powers_of_two(most)
-        for widths in self._widths(unit, counts):
-            if kind in CUT_BY_COLUMNS and widths[0] > definition.max_shard_width:
-                continue
-            yield [problem.row_block(unit, family, width) for width in widths]
-
-    def _widths(self, unit: int, counts: Sequence[int]) -> Iterator[tuple[int, ...]]:
-        """Yield the widths of each number of even pieces that the constraints allow."""
-        definition = self._problem.units[unit]
         for count in counts:
             widths = even_widths(definition.num_columns, count)
-            if widths[-1] >= definition.min_shard_width:
-                yield widths
+            is_too_wide = kind in CUT_BY_COLUMNS and widths[0] > definition.max_shard_width
+            if widths[-1] >= definition.min_shard_width and not is_too_wide:
+                yield [problem.row_block(unit, family, width) for width in widths]
 
 
 def _powers_of_two(most: int) -> list[int]:
