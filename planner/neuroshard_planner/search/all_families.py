@@ -205,9 +205,6 @@ class MixedSearch:
             problem, self._forms, self._options, traits=self._traits(), prices=prices, bound=self._bound
         )
         chosen = assignments.promising(sets, count=problem.tuning.num_best)
-        if start is not None and not self._bound and self._is_large:
-            # Descents of large sets end about as far above what they promise, by columns or not.
-            limit_ms = min(limit_ms, assignments.promised_of(start))
         return [each for each in chosen if each.promised_ms < limit_ms]
 
     def _proposed(self, start: Placement, chosen: Sequence[Assignment]) -> list[Placement]:

@@ -190,17 +190,6 @@ class Assignments:
             found.setdefault(self._content[each].tobytes(), each)
         return found
 
-    def promised_of(self, placement: Placement) -> float:
-        """Return milliseconds that a placement by columns promises with the highest power, as an assignment does."""
-        problem, kinds = self._problem, placement.kinds
-        sums = problem.kinds.representation[kinds].sum(axis=0, dtype=np.float64) / problem.num_devices
-        levels = self._traits[kinds].sum(axis=0) / problem.num_devices
-        longest = np.zeros((len(problem.units), levels.size))
-        np.maximum.at(longest, problem.kinds.unit[kinds], self._traits[kinds])
-        highest = np.array(self._powers[-1:])
-        of_longest = _raised(longest / self._scale, highest).sum(axis=0)
-        return float(self._promised_ms(sums, levels, levels, of_longest, highest))
-
     def _near(self, ways: IndexArray, usable: NDArray[np.bool_]) -> Iterator[IndexArray]:
         """Yield [units] ways with a few more forms, and with a few less, where each change alone costs least."""
         has_form = self._family[ways] != COLUMNS
