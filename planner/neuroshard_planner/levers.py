@@ -5,8 +5,9 @@ Each lever is priced by one evaluation that takes a part of a search:
 lever                                    promise
 types on the wire and of tables, batch   price of the plan's own placement: all tables change alike, and stay
 types of few tables, some on the host    a short search: with narrow types some tables return to the devices
-batch that saves, of few tables          the plan's own placement after a descent: long steps are cut otherwise
-repeats, of few tables                   a short search in the plan's sharding types, in the form that is cheaper
+batch that saves, of few tables          the plan's own placement after a descent: long steps are cut otherwise; with a
+                                         wide gap a short search, if that finds a better one
+repeats, of few tables                   a short search in the form that even devices prefer
 repeats, of many tables                  the plan's cost, times the lower bound without repeats over that with them
 groups, nodes, of few tables             a short search: there are other devices
 groups, nodes, of many tables            the plan's cost, times that of its cuts on even devices there over that here
@@ -14,8 +15,10 @@ groups, nodes, of many tables            the plan's cost, times that of its cuts
 The first ones are costs of real placements, so that a search finds no worse. A short search promises what a whole one
 finds below it. The others promise what a search would find where the best plan is as far above its bound, or above even
 devices, as this plan is: what keeps a plan from them, cuts that cost and devices that are uneven, is mostly due to the
-tables and stays. A short search of many tables ends far above what a whole one finds. Other devices are searched in the
-plan's sharding types, but in all where the plan is far above its bound. They are not searched where the bound alone
+tables and stays. A short search of many tables ends far above what a whole one finds.
+
+A short search in the plan's sharding types takes a fifth of the time of one in all types. It is in all where the gap is
+wide, and on other numbers of several nodes, whose exchange may prefer other types. It is left out where the bound alone
 says that the lever is not named.
 
 Other batch sizes and numbers of nodes are judged by the time per sample. Levers that do not save more than the cost
@@ -66,14 +69,14 @@ OPPOSITE = (LeverName.BATCH_SIZE, LeverName.NODES)
 """Levers of more and of less. Less is priced where more saves nothing: hardly ever do both save."""
 SHORT_SHARE = 0.3
 """Of the work of a search, for a short one."""
-SHORT_ENDS_ABOVE = 0.015
+SHORT_ENDS_ABOVE = 0.02
 """Share by which it ends above a whole one in the mean (`benchmarks/promises.py`)."""
 MOST_SEARCHED_UNITS = 64
 """Of such a search; with more it ends up to a quarter above a whole one."""
-WIDE_GAP = 0.25
-"""Of a plan to its bound: above it, other sharding types may be better by as much on other devices."""
+WIDE_GAP = 0.2
+"""Of a plan to its bound: above it, other sharding types may be better with a lever."""
 EVEN_ERROR = 0.03
-"""Of a step: differences on even devices that are mostly kept by plans."""
+"""Of a step: what the grouped form of repeats gains by cuts of its own; even devices keep the plan's."""
 MOST_NAMED = 3
 """Groups of features."""
 
@@ -145,14 +148,14 @@ class Promises:
         Raises:
             RequestError: the request contradicts itself.
         """
-        request = lever.request
-        if request.topology == self._plan.resolved.topology:
+        plan, request = self._plan, lever.request
+        if request.topology == plan.resolved.topology:
             return self._here_ms(lever)
         if _has_few(request):
-            request = _in_types_of(self._plan, request) if self._plan.gap <= WIDE_GAP else request
-            found_ms = self._searched_ms(request, limit_ms=_least_named_ms(self._plan, lever))
+            in_all_types = self._is_wide or plan.resolved.topology.num_nodes > 1
+            found_ms = self._searched_ms(request, in_all_types=in_all_types, limit_ms=_least_named_ms(plan, lever))
         else:
-            found_ms = self._on_even_devices_ms(request)
+            found_ms = self._at_even_ms(_even_ms(plan, Problem(request, self._costs))) if has_room(request) else None
         return None if found_ms is None else found_ms + lever.added_ms
 
     def _here_ms(self, lever: LeverRequest) -> float | None:
@@ -162,61 +165,61 @@ class Promises:
         placement = placement_of(plan.tables, problem)
         if not problem.fits(placement):
             return None
-        on_placement_ms = float(problem.total_ms([placement])[0])
-        is_by_columns = all(table.sharding_type.is_by_columns for table in plan.tables)
+        found_ms = [float(problem.total_ms([placement])[0])]
         may_change = _has_few(request) and problem.host_tables is None and is_searched(plan.tables, problem)
-        if lever.name is LeverName.BATCH_SIZE and may_change and saved_share(plan, lever, on_placement_ms) > 0:
-            return refined_ms(problem, placement)
-        is_on_host = bool(problem.kinds.host_bytes[placement.kinds].any())
-        if lever.name is LeverName.STORED_TYPES and is_on_host and _has_few(request):
-            found_ms = self._searched_ms(request)  # narrow tables return from host memory
-            return on_placement_ms if found_ms is None else min(on_placement_ms, found_ms)
-        if lever.name in ALIKE and (is_by_columns or lever.name is not LeverName.WIRE_TYPES):
-            return on_placement_ms
-        if lever.name is LeverName.REPEATS and may_change:
-            return min(on_placement_ms, self._without_repeats_ms(problem))
-        # Rows and copies may avoid the all-to-alls that narrow types shorten.
-        return min(on_placement_ms, self._by_bound_ms(problem))
+        if lever.name is LeverName.BATCH_SIZE:
+            if may_change and saved_share(plan, lever, found_ms[0]) > 0:
+                found_ms.append(refined_ms(problem, placement))
+                if self._is_wide and found_ms[-1] < _least_named_ms(plan, lever):
+                    found_ms.append(self._searched_ms(request, in_all_types=True) or found_ms[-1])
+        elif lever.name is LeverName.STORED_TYPES:
+            if _has_few(request) and problem.kinds.host_bytes[placement.kinds].any():  # narrow tables return from it
+                found_ms.append(self._searched_ms(request, in_all_types=self._is_wide) or found_ms[0])
+        elif lever.name is LeverName.REPEATS and may_change:
+            found_ms.append(self._without_repeats_ms(problem))
+        elif lever.name is LeverName.REPEATS or not all(table.sharding_type.is_by_columns for table in plan.tables):
+            # Rows and copies may avoid the all-to-alls that narrow types shorten.
+            found_ms.append(self._by_bound_ms(problem))
+        return min(found_ms)
 
     def _without_repeats_ms(self, problem: Problem) -> float:
-        """Return the cost of a plan without repeats, in the form that costs less, or with them (`choices.repeats`).
+        """Return the cost of a plan without repeats, in the form that costs less on even devices, or with them.
 
-        A form is left out that saves nothing on even devices, or less there than the other. The grouped form is tried
-        only where the other may save enough.
+        As in `choices.repeats`, there is none where the other form than the grouped one saves too little.
         """
-        forms, request, all_lists_ms = [problem], problem.request, self._plan.predicted.total_ms
-        if request.topology.num_devices > 1:
+        plan, request, even_ms = self._plan, problem.request, _even_ms(self._plan, problem)
+        saves_on_even = self._at_even_ms(even_ms) < cheaper_ms(plan)
+        if even_ms >= self._even_here_ms or not (saves_on_even or self._by_bound_ms(problem) < cheaper_ms(plan)):
+            return plan.predicted.total_ms
+        if problem.num_devices > 1:
             with suppress(RequestError):
-                forms.append(Problem(request.model_copy(update={"grouped": request.deduplicate}), self._costs))
-        even_ms = [_even_ms(self._plan, each) for each in forms]
-        limit_ms = min(self._even_here_ms, (1 + EVEN_ERROR) * min(even_ms))
-        forms = [each for each, ms in zip(forms, even_ms, strict=True) if ms < limit_ms]
-        if not forms or self._by_bound_ms(problem) >= cheaper_ms(self._plan):
-            return all_lists_ms
-        costs = (self._searched_ms(_in_types_of(self._plan, each.request)) for each in forms)
-        return min((each for each in costs if each is not None), default=all_lists_ms)
+                grouped = Problem(request.model_copy(update={"grouped": request.deduplicate}), self._costs)
+                is_better = _even_ms(plan, grouped) <= (1 + EVEN_ERROR) * even_ms
+                request = grouped.request if is_better else request
+        return self._searched_ms(request, in_all_types=self._is_wide) or plan.predicted.total_ms
 
     def _by_bound_ms(self, problem: Problem) -> float:
         """Return the plan's cost, changed as the lower bound changes."""
         bound_ms = bound_of_choices_ms(problem.request, self._costs, problem)
         return self._plan.predicted.total_ms * bound_ms / self._plan.lower_bound_ms
 
-    def _searched_ms(self, request: PlanRequest, *, limit_ms: float | None = None) -> float | None:
-        """Return the cost that a whole search should find, by a short one. None: nothing fits, or below the limit."""
-        settings, short = request.search, int(SHORT_SHARE * SearchTuning().least_budget(request.topology.num_devices))
-        is_whole = settings.work_budget is not None and settings.work_budget <= short
-        if not is_whole:
-            request = request.model_copy(update={"search": settings.model_copy(update={"work_budget": short})})
-        ends_above = 0.0 if is_whole else SHORT_ENDS_ABOVE
-        found_ms = searched_ms(request, self._costs, limit_ms=limit_ms and limit_ms * (1 + ends_above))
-        return found_ms and found_ms / (1 + ends_above)
-
-    def _on_even_devices_ms(self, request: PlanRequest) -> float | None:
-        """Return the plan's cost, changed as that of its cuts on even devices changes. None: nothing fits."""
-        if not has_room(request):
-            return None
-        there_ms = _even_ms(self._plan, Problem(request, self._costs))
+    def _at_even_ms(self, there_ms: float) -> float:
+        """Return the plan's cost, changed as that of its cuts on even devices changes."""
         return self._plan.predicted.total_ms * there_ms / self._even_here_ms
+
+    def _searched_ms(self, request: PlanRequest, *, in_all_types: bool, limit_ms: float | None = None) -> float | None:
+        """Return the cost that a whole search should find, by a short one. None: nothing fits, or below the limit."""
+        short, named = int(SHORT_SHARE * SearchTuning().least_budget(request.topology.num_devices)), request.search
+        work = min(named.work_budget or short, short)
+        above = 1 + (0.0 if work == named.work_budget else SHORT_ENDS_ABOVE)
+        request = request.model_copy(update={"search": named.model_copy(update={"work_budget": work})})
+        request = request if in_all_types else _in_types_of(self._plan, request)
+        found_ms = searched_ms(request, self._costs, limit_ms=limit_ms and limit_ms * above)
+        return found_ms and found_ms / above
+
+    @property
+    def _is_wide(self) -> bool:
+        return self._plan.gap > WIDE_GAP
 
     @cached_property
     def _even_here_ms(self) -> float:

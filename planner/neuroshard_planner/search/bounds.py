@@ -54,8 +54,10 @@ Families = tuple[int, ...]
 class FamilyBounds:
     """Lower bounds on the cost of the plans of a problem, by the set of families that they use."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, *, is_loose: bool = False) -> None:
+        """``is_loose`` leaves prices out, which take most of the time and of the bounds' strength."""
         self._problem = problem
+        self._is_loose = is_loose
         self._relaxed: dict[tuple[Families, bytes], RelaxedCost] = {}
         """By families and limits of traffic, which many limits of cost share."""
 
@@ -174,7 +176,7 @@ class FamilyBounds:
 
     @cached_property
     def _has_tangents(self) -> bool:
-        if any(choice.kernels for choice in self._problem.host_choices):
+        if self._is_loose or any(choice.kernels for choice in self._problem.host_choices):
             return False  # a table in host memory takes less of the device than any option here
         (sums,) = self._problem.least_demands(self._problem.whole[:1])
         return self._problem.tangent_ms(sums, num_calls=1) is not None

@@ -50,6 +50,15 @@ def test_no_random_split_on_random_devices_costs_less(asked: PlanRequest, seed: 
     assert FamilyBounds(problem).least_ms <= totals.min()
 
 
+def test_loose_bounds_exclude_less() -> None:
+    """They are below the others, and not by so much that they exclude nothing."""
+    problem = Problem(request(*tables(6, embedding_dim=64), num_devices=4), H100)
+
+    loose_ms, least_ms = FamilyBounds(problem, is_loose=True).least_ms, FamilyBounds(problem).least_ms
+
+    assert 0.5 * least_ms < loose_ms < least_ms
+
+
 @pytest.mark.parametrize("exponent", [1.0, 0.7, 1.3])
 @generated(5, 15)
 @given(asked=search_requests(), seed=st.integers(0, 9999))
