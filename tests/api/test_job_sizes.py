@@ -6,8 +6,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from neuroshard_api.documents.levers import LeverName
+from neuroshard_api.job.plan_request import plan_request
 from neuroshard_api.job.sizes import at_batch_size, batch_sizes, sized, sizes_of, under_plan
 from neuroshard_api.job.training_job import DLRMTrainingJob
+from neuroshard_api.job.variants import inline_tables
 from support import builders
 
 
@@ -67,6 +70,21 @@ def test_variants_keep_their_share_of_the_learning_rate() -> None:
 
     assert one.training.dense_learning_rate == "0.0005"
     assert [each.training.dense_learning_rate for each in one.variants] == [None, "0.005"]
+
+
+@pytest.mark.parametrize(
+    ("batch", "refused"),
+    [("Global", (LeverName.NODES, LeverName.BATCH_SIZE)), ("PerDevice", (LeverName.NODES,))],
+)
+def test_a_plan_of_an_elastic_job_names_no_field_that_is_of_its_most_nodes(
+    batch: str, refused: tuple[LeverName, ...]
+) -> None:
+    """The cluster decides on the nodes, and a plan may be for fewer, with another batch for each device."""
+    asked = sized(job(4, 2, 1024, batch=batch), 2)
+    tables = inline_tables(asked)
+    assert tables is not None
+
+    assert plan_request(asked, tables=tables, topology=builders.topology(4, num_nodes=2)).refused_levers == refused
 
 
 def test_a_job_that_is_not_elastic_has_its_number_of_nodes() -> None:

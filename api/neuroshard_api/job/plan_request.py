@@ -1,6 +1,7 @@
 """From a job to what its planner is asked: pure translations between documents."""
 
 import json
+from collections.abc import Iterator
 
 from neuroshard_api.documents.batch_choice import BatchChoices
 from neuroshard_api.documents.document import DocumentError, decoded, decompressed, told_as_problems
@@ -20,6 +21,7 @@ from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.documents.topology import HostMemory, Topology
 from neuroshard_api.documents.trainable_names import is_trainable_name, why_not_trainable
 from neuroshard_api.job.communication import NarrowTypes
+from neuroshard_api.job.elastic import ElasticBatch
 from neuroshard_api.job.feature_columns import require_feature_columns
 from neuroshard_api.job.model import Architecture
 from neuroshard_api.job.resource import size_bytes
@@ -61,12 +63,22 @@ def plan_request(
         has_expandable_segments=segments_grow(spec),
         limits=Constraints(excluded_sharding_types=(ShardingType.DATA_PARALLEL,) if spec.trainer.command else None),
     )
-    if spec.variants is not None:  # see the rules of variants in `training_job`
-        found = found.model_copy(update={"refused_levers": (LeverName.WIRE_TYPES, LeverName.DEVICE_GROUPS)})
+    found = found.model_copy(update={"refused_levers": tuple(_refused_levers(spec)) or None})
     problem = untrained_servers(found)
     if problem is not None:
         raise DocumentError("job", [found.in_its_names(problem)])
     return found
+
+
+def _refused_levers(spec: Spec) -> Iterator[LeverName]:
+    """Yield what no plan of a job names as what would help; see the rules of variants in `training_job`."""
+    if spec.variants is not None:
+        yield from (LeverName.WIRE_TYPES, LeverName.DEVICE_GROUPS)
+    elastic = spec.experimental.elastic
+    if elastic is not None:  # the cluster decides on the nodes; the fields are of the most, this plan may be of fewer
+        yield LeverName.NODES
+        if elastic.batch is ElasticBatch.GLOBAL:
+            yield LeverName.BATCH_SIZE
 
 
 def spec_request(
