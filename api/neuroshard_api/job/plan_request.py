@@ -71,7 +71,7 @@ def plan_request(
 
 
 def _refused_levers(spec: Spec) -> Iterator[LeverName]:
-    """Yield what no plan of a job names as what would help; see the rules of variants in `training_job`."""
+    """Yield the levers that no plan of a job names; see the rules of variants in `training_job`."""
     if spec.variants is not None:
         yield from (LeverName.WIRE_TYPES, LeverName.DEVICE_GROUPS)
     elastic = spec.experimental.elastic
