@@ -1,6 +1,6 @@
 """What would save time, as sentences."""
 
-from neuroshard_api.documents.levers import Lever
+from neuroshard_api.documents.levers import Lever, LeverName
 from neuroshard_api.documents.plan import Plan
 
 from neuroshard_report.quantities import format_count, format_ms, format_percent
@@ -9,6 +9,15 @@ from neuroshard_report.quantities import format_count, format_ms, format_percent
 def waits_for_host(plan: Plan) -> bool:
     """Return whether faster devices would wait for the host: it is known to bind the whole step of the plan."""
     return plan.step is not None and plan.step.dense_ms is not None and plan.step.is_host_bound
+
+
+def of_request(plan: Plan) -> Plan:
+    """Return a plan whose levers name fields alone: `neuroshard plan` takes few options with a request or plan file."""
+    named = (
+        each if each.name is LeverName.BATCH_SIZE else each.model_copy(update={"option": each.field})
+        for each in plan.levers or ()
+    )
+    return plan.model_copy(update={"levers": tuple(named) or None})
 
 
 def lever_line(lever: Lever, *, now_ms: float, num_samples: int, is_waiting: bool) -> str:
@@ -27,5 +36,6 @@ def lever_line(lever: Lever, *, now_ms: float, num_samples: int, is_waiting: boo
         times, saved = f"{times} for {counts}", f"{saved} per sample"
     elif is_waiting:
         saved = f"{saved} of the embedding part; the step stays, for the host binds it"
-    way = lever.option if lever.option.startswith("--set") else f"{lever.option}, or {lever.field}"
+    is_whole = lever.option.startswith("--set") or lever.option == lever.field
+    way = lever.option if is_whole else f"{lever.option}, or {lever.field}"
     return f"{lever.text}: {times} ({saved}); {way}"

@@ -55,6 +55,20 @@ def test_a_workload_is_planned_by_its_name(neuroshard: Any) -> None:
     assert sorted(device for run in runs for device in range(int(run[0]), int(run[-1]) + 1)) == list(range(8))
 
 
+def test_what_would_help_a_plan_of_a_plan_file_is_named_by_its_field(neuroshard: Any, tables: Path) -> None:
+    """Such a file takes neither settings nor devices; its plan is the same, byte for byte."""
+    first, page = tables.with_name("plan.json"), tables.with_name("report.html")
+    of_tables = neuroshard("plan", tables, *quick(16), "--out", first)
+
+    again = neuroshard("plan", first, "--out", tables.with_name("again.json"), "--out", page)
+
+    assert "; --devices 3x8, or spec.trainer.numNodes: 3" in of_tables.out
+    assert "; spec.trainer.numNodes: 3\n" in again.out
+    assert "--devices" not in again.out
+    assert "; spec.trainer.numNodes: 3" in page.read_text()
+    assert tables.with_name("again.json").read_bytes() == first.read_bytes()
+
+
 def test_a_report_shows_the_plan_under_other_traffic(neuroshard: Any, tables: Path) -> None:
     """One row for the plan and one for each baseline, in the summary and the page."""
     page = tables.with_name("report.html")

@@ -54,8 +54,9 @@ def plan(
 
     Several numbers as --batch-size, such as 8192,4096,16384, are compared; the plan is for the first of them.
     """
+    from neuroshard_api.documents.request import PlanRequest
     from neuroshard_dlrm.devices import find_bundle
-    from neuroshard_dlrm.requests import build_request
+    from neuroshard_dlrm.requests import read_source, request_of
     from neuroshard_planner.errors import InfeasibleError
     from neuroshard_planner.incumbent_file import read_incumbent
     from neuroshard_planner.levers import with_levers
@@ -64,12 +65,14 @@ def plan(
     from neuroshard_planner.server_remedy import with_servers_priced
     from neuroshard_report.explain.batch_sizes import at_batch_size
     from neuroshard_report.explain.robustness import traffic_costs
+    from neuroshard_report.levers import of_request
     from neuroshard_report.terminal.plan import render_plan
     from neuroshard_report.terminal.progress import activity
 
     places = places_of(out)
-    sized = requests_of(options, batch_sizes)
-    request = sized[0] if sized else build_request(options, None, with_dense_of_jobs=True)
+    source = read_source(options.tables)
+    sized = requests_of(source, options, batch_sizes)
+    request = sized[0] if sized else request_of(source, options, None, with_dense_of_jobs=True)
     bundle = find_bundle(options.bundle, request.topology.device)
     request, *sized = _measured((request, *sized), statistics)
     before = None if incumbent is None else read_incumbent(incumbent)
@@ -89,14 +92,16 @@ def plan(
         print_sizes(of_sizes, source=bundle.manifest.source, as_json=json)
         raise with_servers_priced(error, request, bundle=bundle) from error
 
+    shown_plan = of_request(found) if isinstance(source, PlanRequest) else found
+
     def show() -> None:
         if json:
             print_document(with_sizes(found, of_sizes))
             return
-        print_text(render_plan(found, traffic=traffic))
+        print_text(render_plan(shown_plan, traffic=traffic))
         print_sizes(of_sizes, source=bundle.manifest.source, as_json=False)
 
-    page = ResultFile("report", places.page, lambda: _page(found, traffic))
+    page = ResultFile("report", places.page, lambda: _page(shown_plan, traffic))
     deliver(show, ResultFile("plan", places.document, found.to_json), page, says=not json)
 
 

@@ -13,6 +13,7 @@ from neuroshard_cli.shared.output import print_document, print_text
 if TYPE_CHECKING:
     from neuroshard_api.documents.plan import Plan
     from neuroshard_api.documents.request import PlanRequest
+    from neuroshard_dlrm.requests import Source
     from neuroshard_report.explain.batch_sizes import BatchSize
 
 MOST_SIZES = 16
@@ -37,9 +38,9 @@ def parse_batch_sizes(text: str | None) -> tuple[int, ...]:
     return sizes
 
 
-def requests_of(options: RequestOptions, sizes: tuple[int, ...]) -> "list[PlanRequest]":
-    """Return the request of the options at each of several batch sizes; none for one. Raises as `build_request`."""
-    from neuroshard_dlrm.requests import build_request
+def requests_of(source: "Source", options: RequestOptions, sizes: tuple[int, ...]) -> "list[PlanRequest]":
+    """Return the request of a source at each of several batch sizes; none for one. Raises as `request_of`."""
+    from neuroshard_dlrm.requests import request_of
 
     if len(sizes) < 2:  # noqa: PLR2004 - there is nothing to compare
         return []
@@ -49,7 +50,7 @@ def requests_of(options: RequestOptions, sizes: tuple[int, ...]) -> "list[PlanRe
             f"; hint: count it for each, and give the files' name with {BATCH_PLACEHOLDER} in the place of the number: "
             f"--dense dense-{BATCH_PLACEHOLDER}.json"
         )
-    return [build_request(replace(options, batch_size=size), None, with_dense_of_jobs=True) for size in sizes]
+    return [request_of(source, replace(options, batch_size=size), None, with_dense_of_jobs=True) for size in sizes]
 
 
 def print_sizes(found: "Sequence[BatchSize]", *, source: str, as_json: bool) -> None:
