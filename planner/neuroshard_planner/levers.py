@@ -14,12 +14,11 @@ groups, nodes, of many tables            the plan's cost, times that of its cuts
 
 The first ones are costs of real placements, so that a search finds no worse. A short search promises what a whole one
 finds below it. The others promise what a search would find where the best plan is as far above its bound, or above even
-devices, as this plan is: what keeps a plan from them, cuts that cost and devices that are uneven, is mostly due to the
-tables and stays. A short search of many tables ends far above what a whole one finds.
+devices, as this plan is: cuts that cost and uneven devices are mostly due to the tables, and stay. A short search of
+many tables ends far above a whole one.
 
-A short search in the plan's sharding types takes a fifth of the time of one in all types. It is in all where the gap is
-wide, and on other numbers of several nodes, whose exchange may prefer other types. It is left out where the bound alone
-says that the lever is not named.
+A short search in the plan's sharding types takes a fifth of the time of one in all. It is in all where the gap is wide,
+and on other numbers of several nodes, whose exchange may prefer other types; there is none where the bound excludes it.
 
 Other batch sizes and numbers of nodes are judged by the time per sample. Levers that do not save more than the cost
 models can distinguish, and than the promises are wrong by, are not named.
@@ -43,7 +42,7 @@ from neuroshard_api.documents.tables import DataType
 from neuroshard_api.documents.topology import Topology
 from neuroshard_api.sharding.kernels import TRAINING_KERNELS
 from neuroshard_api.sharding.kinds import ShardingType
-from neuroshard_api.sharding.replication import Grouping, ReplicationChoices
+from neuroshard_api.sharding.replication import ReplicationChoices
 from neuroshard_costs.averages import least_average_ms
 
 from neuroshard_planner.choices.device_groups import permitted_groupings
@@ -63,8 +62,6 @@ from neuroshard_planner.search.estimator import promised_ms
 PROMISE_ERROR = 0.05
 """Of a step: below it a promise may have the wrong sign (`benchmarks/promises.py`)."""
 
-ALIKE = (LeverName.WIRE_TYPES, LeverName.STORED_TYPES, LeverName.BATCH_SIZE)
-"""Levers that change all tables alike."""
 OPPOSITE = (LeverName.BATCH_SIZE, LeverName.NODES)
 """Levers of more and of less. Less is priced where more saves nothing: hardly ever do both save."""
 SHORT_SHARE = 0.3
@@ -347,21 +344,17 @@ def _groups(plan: Plan, costs: Bundle) -> Iterator[LeverRequest]:
     except RequestError:
         return
     for way in ways:
-        average_ms = least_average_ms(resolved, way, costs) * unevenness
-        if way.group.num_devices in sizes and average_ms < plan.predicted.total_ms:
-            yield _of_groups(way, request_of_group(resolved, way.group), plan, average_ms)
-
-
-def _of_groups(way: Grouping, request: PlanRequest, plan: Plan, average_ms: float) -> LeverRequest:
-    size = way.group.num_devices
-    return LeverRequest(
-        LeverName.DEVICE_GROUPS,
-        f"{way.num_groups} {way.layout} groups of {size} devices each hold all tables, averaged after each step",
-        request,
-        *_settings(("spec.planner.shardingGroups", f"{{sizes: [{size}]}}")),
-        num_samples=plan.request.global_batch_size,
-        added_ms=average_ms,
-    )
+        size, average_ms = way.group.num_devices, least_average_ms(resolved, way, costs) * unevenness
+        if size in sizes and average_ms < plan.predicted.total_ms:
+            yield LeverRequest(
+                LeverName.DEVICE_GROUPS,
+                f"{way.num_groups} {way.layout} groups of {size} devices each hold all tables, "
+                "averaged after each step",
+                request_of_group(resolved, way.group),
+                *_settings(("spec.planner.shardingGroups", f"{{sizes: [{size}]}}")),
+                num_samples=plan.request.global_batch_size,
+                added_ms=average_ms,
+            )
 
 
 def _batch_sizes(plan: Plan) -> Iterator[LeverRequest]:
