@@ -182,16 +182,16 @@ def normal_cumulative(values: ArrayLike) -> FloatArray:
 
 
 def weighted_sum(rows: FloatArray, weights: FloatArray) -> FloatArray:
-    """Return [...] the sums of rows [..., k] times weights [k], added in one order."""
+    """Return [...] the sums of rows [..., k] times weights [k] or [n, k] of the last rows, added in one order."""
     count = rows.shape[-1]
     is_in_rows = rows.flags.c_contiguous
-    if is_in_rows and rows.ndim == 2 and rows.size > 2 * _CHUNK:  # noqa: PLR2004 - rows in one list
+    if is_in_rows and rows.ndim == 2 and weights.ndim == 1 and rows.size > 2 * _CHUNK:  # noqa: PLR2004 - rows in one list
         step = _CHUNK // count
         return np.concatenate([weighted_sum(rows[at : at + step], weights) for at in range(0, len(rows), step)])
     if count > _SHORT_ROW or rows.size < _ROWS_PER_COLUMN * count * count or not is_in_rows:
         total: FloatArray = np.add.reduce(rows * weights, axis=-1)
         return total
-    return _sum_of_columns([rows[..., place] * weights[place] for place in range(count)])
+    return _sum_of_columns([rows[..., place] * weights[..., place] for place in range(count)])
 
 
 def _sum_of_columns(columns: list[FloatArray]) -> FloatArray:

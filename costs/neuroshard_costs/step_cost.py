@@ -373,16 +373,15 @@ class StepCost:
         return self.total_ms(peaks)
 
     def prices(self, peaks: FloatArray) -> FloatArray:
-        """Return [levels] milliseconds of the step for one unit more of each peak [levels].
+        """Return [..., levels] milliseconds of the step for one unit more of each peak [..., levels].
 
         A unit of compute counts whole even where it hides indices: less of both is always better.
         """
-        step = np.maximum(MARGINAL_SHARE * peaks[TRAFFIC], self.least_traffic / 100)
+        step = np.maximum(MARGINAL_SHARE * peaks[..., TRAFFIC], self.least_traffic / 100)
         step[step == 0] = 1.0  # the first of a collective pays its launch
-        points = np.empty((1 + len(step), NUM_LEVELS))
-        points[:] = peaks
-        points[_EACH + 1, _EACH + TRAFFIC.start] += step
+        points = np.repeat(peaks[..., None, :], 1 + len(Collective), axis=-2)
+        points[..., _EACH + 1, _EACH + TRAFFIC.start] += step
         total = self.total_ms(points)
-        prices = np.ones(NUM_LEVELS)
-        prices[TRAFFIC] = (total[1:] - total[0]) / step
+        prices = np.ones_like(peaks)
+        prices[..., TRAFFIC] = (total[..., 1:] - total[..., :1]) / step
         return prices

@@ -33,7 +33,8 @@ PROBES_PER_EVALUATION = (
 )
 KINDS_AT_ONCE = 2048  # keeps the arrays of their features within the processor's cache
 DEFAULT = SearchTuning()
-BULK_PER_EVALUATION = 4  # evaluations of many devices at once that take as long as one in a local step
+BULK_PER_EVALUATION = 8  # evaluations of many devices at once that take as long as one in a local step
+LANES_PER_EVALUATION = 3  # the same, in local steps of several placements side by side
 
 _Key = tuple[int, int, int, int, int, float]
 """A unit, and the size of a shard of it."""
@@ -96,7 +97,7 @@ class Problem:
         """Is called with all placements that are priced as a whole, and their costs. If unset: nobody looks."""
         self.evaluations = 0
         """Devices whose cost the networks evaluated so far."""
-        self._bulk_evaluations = 0
+        self._spared = 0
         self.greedy_probes = 0
         """Devices that greedy placement tried shards on so far."""
         self._cuts = Cuts(self.priced)
@@ -124,8 +125,7 @@ class Problem:
     @property
     def work(self) -> int:
         """Work so far in device evaluations; see PROBES_PER_EVALUATION and BULK_PER_EVALUATION."""
-        single = self.evaluations - self._bulk_evaluations
-        return single + self._bulk_evaluations // BULK_PER_EVALUATION + self.greedy_probes // PROBES_PER_EVALUATION
+        return self.evaluations - self._spared + self.greedy_probes // PROBES_PER_EVALUATION
 
     def forced_placement(self) -> Placement | None:
         """Return the only placement there is, whether or not it fits. None: some unit has a choice."""
@@ -254,11 +254,11 @@ class Problem:
         )
         return shards, row, tables
 
-    def compute_ms(self, sums: FloatArray, *, in_bulk: bool = False) -> FloatArray:
-        """Return [..., 2] forward and backward times, counted as evaluations; those in bulk count as less work."""
+    def compute_ms(self, sums: FloatArray, *, per_work: int = 1) -> FloatArray:
+        """Return [..., 2] forward and backward times, counted as evaluations, ``per_work`` of them as one of work."""
         count = sums.size // sums.shape[-1]
         self.evaluations += count
-        self._bulk_evaluations += count if in_bulk else 0
+        self._spared += count - -(-count // per_work)
         times = self.costs.compute_ms(sums[..., : self._num_networks], pipeline=self.request.pipeline)
         return times if self.host_tables is None else times + self.host_ms(sums)
 
@@ -292,13 +292,13 @@ class Problem:
         times, slopes = found
         return times, np.pad(slopes, ((0, 0), (0, self._num_added)))
 
-    def pass_levels(self, sums: FloatArray, *, in_bulk: bool = False) -> FloatArray:
+    def pass_levels(self, sums: FloatArray, *, per_work: int = 1) -> FloatArray:
         """Return [..., 2] the compute levels of devices with these [..., r] sums, counted as compute_ms counts."""
-        return self.step_cost.passes(self.compute_ms(sums, in_bulk=in_bulk))
+        return self.step_cost.passes(self.compute_ms(sums, per_work=per_work))
 
     def device_sums(self, kinds: IndexArray, devices: IndexArray) -> FloatArray:
         """Return [devices, r] sums of a placement of n shards."""
-        return self._sums(kinds, devices, self.num_devices)
+        return self.slot_sums(kinds, devices, self.num_devices)
 
     def total_ms(self, placements: Sequence[Placement]) -> FloatArray:
         """Return [p] the cost of each placement."""
@@ -316,7 +316,7 @@ class Problem:
         slots = np.concatenate([each.devices + row * self.num_devices for row, each in enumerate(placements)])
         num_slots = len(placements) * self.num_devices
         levels = np.empty((num_slots, NUM_LEVELS))
-        levels[:, TIMES] = self.pass_levels(self._sums(kinds, slots, num_slots))
+        levels[:, TIMES] = self.pass_levels(self.slot_sums(kinds, slots, num_slots))
         levels[:, TRAFFIC] = self.traffic(kinds, slots, num_slots)
         return levels.reshape(*shape, NUM_LEVELS)
 
@@ -342,7 +342,7 @@ class Problem:
         columns += np.bincount(slots[row], weights=weights, minlength=num_slots)
         return columns
 
-    def _sums(self, kinds: IndexArray, slots: IndexArray, num_slots: int) -> FloatArray:
+    def slot_sums(self, kinds: IndexArray, slots: IndexArray, num_slots: int) -> FloatArray:
         """Return [slots, r] sums of the representations of n shards in slots; see `_over_slots`."""
         return self._over_slots(kinds, slots, num_slots, self._representation)
 

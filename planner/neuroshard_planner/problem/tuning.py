@@ -20,9 +20,9 @@ class SearchTuning:
 
     work_per_unit: int = 120
     """One to two milliseconds per table; 10,000 tables on 1,024 devices take three quarters of a minute."""
-    least_work: int = 30_000
+    least_work: int = 20_000
     """With the next two a third of a second for small sets on a node, which are cheap to search well."""
-    least_work_per_device: int = 2_000
+    least_work_per_device: int = 1_500
     most_least_work: int = 160_000
     opening_share: float = 0.2
     """For the opening, and for steps of a whole plan with tables in host memory."""
@@ -59,13 +59,16 @@ class SearchTuning:
     """Of the cost, in a move or a pass; less doubles the time and lowers the cost by less than a thousandth."""
     least_round_gain: float = 0.001
     """Of the cost, in a round, for another one to follow; a plan as near the bound has nothing left to gain."""
-    most_rounds: int = 6
+    most_rounds: int = 3
     """Of random changes, of neighbors, and of passes over all units; a last one gains nothing."""
+    num_lanes: int = 8
+    """Descents side by side; of more the arrays no longer are in the processor's cache."""
     most_stalled: int = 100
     """Random changes in a row that improve nothing."""
     near: float = 1.05
-    """Times the lower bound, below which a short search of a large set follows the opening; and times the best plan of
-    all families, above which no search by columns goes on from its opening."""
+    """Times the lower bound, below which a short search of a large set follows the opening; times the best plan of all
+    families, above which no search by columns goes on from its opening; and times the time of a unit's fastest shard,
+    below which more splits hardly better it."""
 
     longest: tuple[float, ...] = (INFINITE, 1.0, 0.7, 0.5, 0.35, 0.2)
     """Of proposals and of assignments: largest shard over a device's mean load."""

@@ -132,8 +132,7 @@ class MixedSearch:
         else:
             starts = self._starts([*found, *known], problem.tuning.num_candidates)
             work = int(problem.tuning.short_share * self._work)
-        descended = [self._descended(each, problem.work + work // len(starts)) for each in starts]
-        return [*found, *known, *descended]
+        return [*found, *known, *self._descended(starts, problem.work + work)]
 
     def deepened(self, found: Sequence[Placement], *, is_whole: bool) -> list[Placement]:
         """Return placements made of the best of these, in rounds as long as the last one gained.
@@ -150,8 +149,8 @@ class MixedSearch:
             if not self._is_large:
                 starts = [each for each in self._starts(known, problem.tuning.num_best) if id(each) not in dealt]
                 dealt.update(map(id, starts))
-                for placement in list(self._dealt_out(starts, work, refines=True)):
-                    made.append(self._descended(placement, problem.work + work // problem.tuning.num_best))
+                dealt_out = list(self._dealt_out(starts, work, refines=True))
+                made += self._descended(dealt_out, problem.work + work)
             best = self._cheapest([*found, *made])
             made.append(self._perturbed(best, problem.work + work // 2))
             if float(problem.total_ms(made).min()) > before_ms * (1 - problem.tuning.least_round_gain):
@@ -169,11 +168,12 @@ class MixedSearch:
         dealt = list(self._dealt_out([each.placement for each in chosen], work, cuts=[each.cuts for each in chosen]))
         (best_ms,) = problem.total_ms([best])
         better = [each for each, ms in zip(dealt, problem.total_ms(dealt), strict=True) if ms < best_ms]
-        return [self._descended(each, problem.work + work // (2 * len(better))) for each in better]
+        return self._descended(better, problem.work + work // 2)
 
     def refined(self, placement: Placement) -> Placement:
         """Return a placement that costs at most as much, after steps and conversions."""
-        return self._descended(placement, self._problem.work + int(self._problem.tuning.short_share * self._work / 2))
+        until = self._problem.work + int(self._problem.tuning.short_share * self._work / 2)
+        return self._descended([placement], until)[0]
 
     def _cheapest(self, found: Sequence[Placement]) -> Placement:
         return found[int(self._problem.total_ms(found).argmin())]
@@ -249,20 +249,23 @@ class MixedSearch:
             if dealt is not None:
                 yield dealt
 
-    def _descended(self, placement: Placement, until: int) -> Placement:
-        """Return the placement after steps and conversions in turn, until neither helps or the work ends."""
-        problem = self._problem
+    def _descended(self, placements: Sequence[Placement], until: int) -> list[Placement]:
+        """Return the placements after steps and conversions in turn, until neither helps or the work ends."""
+        problem, found, going = self._problem, list(placements), list(range(len(placements)))
         local = LocalSearch(problem, traits=self._traits, work_budget=until)
         conversions = Conversions(problem, self._forms, traits=self._traits, work_budget=until)
-        while problem.work < until:
-            before = conversions.improvements
-            placement = local.improve(placement)
-            if problem.tuning.has_conversions:
-                placement = conversions.improve(placement)
-            if conversions.improvements == before:
-                break
+        while going and problem.work < until:
+            improved = local.improve_all([found[position] for position in going])
+            converted = [conversions.improve(each) for each in improved] if problem.tuning.has_conversions else improved
+            for position, after in zip(going, converted, strict=True):
+                found[position] = after
+            going = [
+                position
+                for position, before, after in zip(going, improved, converted, strict=True)
+                if after is not before
+            ]
         self.improvements += local.improvements + conversions.improvements
-        return placement
+        return found
 
     def _perturbed(self, best: Placement, end: int) -> Placement:
         """Descend from random changes to the best, until nothing improves or the work ends."""
@@ -273,11 +276,13 @@ class MixedSearch:
         (best_ms,) = problem.total_ms([best])
         stalled = 0
         while problem.work < end and stalled < problem.tuning.most_stalled:
-            converts = generator.random() < 1 / 2 or not problem.is_cut_by_columns(best).any()
-            changed = conversions.converted(best, generator) if converts else perturbation.perturbed(best)
+            changed = []
+            for _ in range(problem.tuning.num_lanes):
+                converts = generator.random() < 1 / 2 or not problem.is_cut_by_columns(best).any()
+                changed.append(conversions.converted(best, generator) if converts else perturbation.perturbed(best))
             found = self._descended(changed, end)
-            (found_ms,) = problem.total_ms([found])
-            stalled += 1
-            if found_ms < best_ms:
-                best, best_ms, stalled = found, found_ms, 0
+            totals_ms = problem.total_ms(found)
+            stalled += len(found)
+            if totals_ms.min() < best_ms:
+                best, best_ms, stalled = found[int(totals_ms.argmin())], float(totals_ms.min()), 0
         return best

@@ -26,7 +26,7 @@ from neuroshard_costs.shards import COLUMNS, REPLICATED, FloatArray, IndexArray
 from neuroshard_costs.step_cost import NUM_LEVELS, TIMES, TRAFFIC, Collective
 from numpy.typing import NDArray
 
-from neuroshard_planner.problem.problem import Placement, Problem
+from neuroshard_planner.problem.problem import BULK_PER_EVALUATION, Placement, Problem
 from neuroshard_planner.search.bounds import Families
 from neuroshard_planner.search.estimator import MEMORY
 from neuroshard_planner.search.options import Form, Forms, OptionTable, families_of
@@ -157,6 +157,15 @@ class Assignments:
             for row in np.argsort(promised, kind="stable").tolist()
         ]
 
+    def by_columns(self) -> list[IndexArray]:
+        """Return the options [units] of assignments by columns alone, one of each power, best first."""
+        begun = self._begun([(COLUMNS,)])
+        if begun is None:
+            return []
+        _, ways = self._descended(*begun)
+        ranked = ways[np.argsort(self._last_values(ways), kind="stable")]
+        return list({each.tobytes(): self._option[each] for each in ranked}.values())
+
     def _begun(self, sets: Sequence[Families]) -> tuple[IndexArray, NDArray[np.bool_], IndexArray] | None:
         """Return the begins of descents: ways [s, units], [s, w] which are of its families, and powers [s].
 
@@ -252,7 +261,7 @@ class Assignments:
         """
         problem = self._problem
         peaks = levels - uneven + self._scale * _root(_raised(uneven / self._scale, powers) + longest, powers)
-        times = problem.pass_levels(sums, in_bulk=True)
+        times = problem.pass_levels(sums, per_work=BULK_PER_EVALUATION)
         peaks[..., TIMES] += times - levels[..., TIMES]
         total = problem.step_cost.total_ms(peaks[..., :NUM_LEVELS])
         return np.where(levels[..., MEMORY] > problem.memory.shard_capacity_bytes, np.inf, total)

@@ -10,7 +10,7 @@ of the placement has changed. A merge removes one shard and its traffic and adds
 table elsewhere. Each round takes the cheapest merge of each table in turn.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,9 +20,10 @@ from neuroshard_costs.shards import IndexArray
 from neuroshard_planner.memory.packing import Packing
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.shard_kinds import ShardSize
-from neuroshard_planner.search.estimator import Traits, most_promising, tangent
+from neuroshard_planner.search.assignments import Assignments
+from neuroshard_planner.search.estimator import Traits, most_promising, reference_prices, tangent
 from neuroshard_planner.search.local_search import LocalSearch, merged
-from neuroshard_planner.search.options import OptionTable
+from neuroshard_planner.search.options import Forms, OptionTable
 from neuroshard_planner.search.proposers import Perturbation, SplitSearch, opened
 
 
@@ -154,9 +155,17 @@ class IteratedSearch:
         return float(self._problem.total_ms(self.found).min())
 
     def open(self, course: Course, *, until: int, whole_until: int) -> None:
-        """Descend from the most promising proposals, from the first of them in more work."""
+        """Descend from the most promising proposals and assignments, from the first of a large set in more work."""
         splits, local, whole = self._splits(course, until), self._local(until), self._local(whole_until)
-        self.found += opened(self._problem, splits, local, whole, starts=self._starts, work_budget=until)
+        self.found += opened(
+            self._problem,
+            splits,
+            local,
+            whole,
+            starts=self._starts,
+            assigned=self._assigned(),
+            work_budget=until,
+        )
         self._count(splits, local)
         self._count(None, whole)
 
@@ -167,13 +176,24 @@ class IteratedSearch:
         if self._starts:
             chosen.append(self._starts[int(self._problem.total_ms(self._starts).argmin())])
         chosen = chosen or _packed(self._problem)
+        starts = []
         for position in most_promising(self._problem, chosen):
             start = chosen[position]
             before = len(self._descended)
             self._descended.add((start.kinds.tobytes(), start.devices.tobytes()))
             if len(self._descended) > before:
-                self.found.append(local.improve(start, max_shards=course.max_shards))
+                starts.append(start)
+        self.found += local.improve_all(starts, max_shards=course.max_shards)
         self._count(splits, local)
+
+    def _assigned(self) -> list[IndexArray]:
+        """Return states without a limit on shards that promise most as a whole; none of a large set."""
+        if is_large(self._problem):
+            return []
+        problem, forms, traits = self._problem, Forms(self._problem), self._traits()
+        prices = reference_prices(problem, forms, traits, None)
+        assignments = Assignments(problem, forms, self.options, traits=traits, prices=prices, bound=())
+        return assignments.by_columns()[: (problem.tuning.num_best + 1) // 2]
 
     def perturb(self, courses: Sequence[Course], *, bound_ms: float) -> None:
         """Descend from random changes to the cheapest placement, in the courses' turn, until nothing improves.
@@ -184,14 +204,17 @@ class IteratedSearch:
         best, best_ms = self.found[int(problem.total_ms(self.found).argmin())], self.least_ms()
         slopes, generator = self._slopes, self._generator
         perturbations = [Perturbation(problem, each.options, slopes=slopes, generator=generator) for each in courses]
-        while (
-            problem.work < self.end
-            and best_ms > bound_ms * (1 + problem.tuning.least_round_gain)
-            and self._stalled < problem.tuning.most_stalled
-        ):
-            self._turn = (self._turn + 1) % len(courses)
-            perturbed = perturbations[self._turn].perturbed(best)
-            perturbed = local.improve(perturbed, max_shards=courses[self._turn].max_shards)
+
+        def starts() -> Iterator[tuple[Placement, IndexArray]]:
+            while (
+                problem.work < self.end
+                and best_ms > bound_ms * (1 + problem.tuning.least_round_gain)
+                and self._stalled < problem.tuning.most_stalled
+            ):
+                self._turn = (self._turn + 1) % len(courses)
+                yield perturbations[self._turn].perturbed(best), courses[self._turn].max_shards
+
+        for _, perturbed in local.descents(starts()):
             perturbed_ms = float(problem.total_ms([perturbed])[0])
             self._stalled += 1
             if perturbed_ms < best_ms:

@@ -14,7 +14,7 @@ from neuroshard_costs.shards import FloatArray, IndexArray
 from neuroshard_costs.step_cost import NUM_LEVELS, TIMES
 from numpy.typing import NDArray
 
-from neuroshard_planner.problem.problem import Placement, Problem
+from neuroshard_planner.problem.problem import BULK_PER_EVALUATION, Placement, Problem
 from neuroshard_planner.search.estimator import MEMORY, Traits
 from neuroshard_planner.search.local_search import State, bounding_devices, peak_prices
 from neuroshard_planner.search.options import Forms, PlacedOption, with_options
@@ -48,9 +48,9 @@ class Conversions:
         Of several ways in the family the one that costs least to first order is taken.
         """
         unit = int(generator.integers(len(self._problem.units)))
-        state = State(self._problem, placement)
+        state = State(self._problem, [placement])
         candidates = _Candidates(self._problem, state, placement, [unit], self._traits())
-        candidates.add_all(self._forms, peak_prices(self._problem, state))
+        candidates.add_all(self._forms, peak_prices(self._problem, state.peaks[0]))
         family = self._problem.kinds.family
         now = family[candidates.own_kinds[0][0]]
         found = [(row, int(family[each.kinds[0]])) for row, each in enumerate(candidates.options)]
@@ -66,8 +66,8 @@ class Conversions:
     def _step(self, placement: Placement) -> Placement | None:
         """Return the placement after the best conversion. None: none is better than staying."""
         problem = self._problem
-        state = State(problem, placement)
-        prices = peak_prices(problem, state)
+        state = State(problem, [placement])
+        prices = peak_prices(problem, state.peaks[0])
         units = self._units(state, placement, weighted_sum(self._traits(), prices))
         candidates = _Candidates(problem, state, placement, units, self._traits())
         candidates.add_all(self._forms, prices)
@@ -82,11 +82,11 @@ class Conversions:
             return None
         judged = levels[likely][:, :, :NUM_LEVELS]
         sums = candidates.after(likely, problem.kinds.representation, state.sums)
-        judged[:, :, TIMES] = problem.pass_levels(np.maximum(sums, 0.0), in_bulk=True)
+        judged[:, :, TIMES] = problem.pass_levels(np.maximum(sums, 0.0), per_work=BULK_PER_EVALUATION)
         totals, smooth = problem.step_cost.total_ms(judged.max(axis=1)), problem.step_cost.smooth_ms(judged)
         (smooth_now,) = problem.step_cost.smooth_ms(state.levels[None, :, :NUM_LEVELS])
-        better = (totals < state.total_ms * (1 - problem.tuning.least_gain)) | (
-            (totals <= state.total_ms) & (smooth < smooth_now * (1 - problem.tuning.least_gain))
+        better = (totals < state.total_ms[0] * (1 - problem.tuning.least_gain)) | (
+            (totals <= state.total_ms[0]) & (smooth < smooth_now * (1 - problem.tuning.least_gain))
         )
         if not better.any():
             return None
@@ -96,7 +96,7 @@ class Conversions:
     def _units(self, state: State, placement: Placement, cost: FloatArray) -> Sequence[int]:
         """Return the units to try: on each device that bounds the plan, those that cost most."""
         found: dict[int, None] = {}
-        for device in bounding_devices(state):
+        for device in bounding_devices(state.levels):
             here = placement.kinds[placement.devices == device]
             ranked = here[np.argsort(-cost[here], kind="stable")]
             found.update(dict.fromkeys(self._problem.kinds.unit[ranked].tolist()))

@@ -143,7 +143,7 @@ class Dealing:
         splits = SplitSearch(problem, options, loads=loads, work_budget=until, fixed=fixed, known=known)
         local = LocalSearch(problem, traits=self._traits, work_budget=work_budget)
         candidates = splits.run() if refines else splits.proposed(problem.tuning.opening_grid, problem.tuning.num_best)
-        found = [local.improve(candidate.placement) for candidate in candidates]
+        found = local.improve_all([candidate.placement for candidate in candidates])
         found = [each for each in found if problem.fits(each)]
         return found[int(problem.total_ms(found).argmin())] if found else None
 

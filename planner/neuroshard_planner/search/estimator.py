@@ -11,7 +11,7 @@ from neuroshard_costs.arithmetic import ordered_product
 from neuroshard_costs.shards import FloatArray, IndexArray
 from neuroshard_costs.step_cost import NUM_LEVELS, TIMES, TRAFFIC, Collective
 
-from neuroshard_planner.problem.problem import Placement, Problem
+from neuroshard_planner.problem.problem import BULK_PER_EVALUATION, Placement, Problem
 from neuroshard_planner.search.options import Forms
 
 MEMORY = NUM_LEVELS
@@ -33,7 +33,7 @@ def promised_ms(problem: Problem, placements: Sequence[Placement]) -> FloatArray
     representation, traffic = problem.kinds.representation, problem.kinds.traffic
     every, row = np.unique(np.concatenate([each.kinds for each in placements]), return_inverse=True)
     alone = np.empty((len(every), NUM_LEVELS))
-    alone[:, TIMES] = problem.pass_levels(representation[every], in_bulk=True)
+    alone[:, TIMES] = problem.pass_levels(representation[every], per_work=BULK_PER_EVALUATION)
     alone[:, TRAFFIC] = traffic[every]
     ends = np.cumsum([len(each.kinds) for each in placements])
     largest = np.array([alone[own].max(axis=0) for own in np.split(row, ends[:-1])])

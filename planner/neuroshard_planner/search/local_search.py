@@ -1,13 +1,15 @@
 """Local search: moves that take load off the most loaded device, until nothing helps.
 
+Several placements descend side by side in one array program: a step of each takes little longer than one of one alone.
+
 A move touches two devices. Candidates are ranked by additive loads (see estimator); the best few are judged by
 the cost networks. A move is taken if it lowers the plan's cost, or keeps it and evens out the devices, level by level,
 since each level has a peak of its own. How even they are is judged by what each peak costs in the state before the
 move, which may be otherwise after it: so two states of equal cost can each look better from the other, and a state that
-comes again at the same cost ends the search.
+comes again at the same cost ends the descent.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -17,7 +19,7 @@ from neuroshard_costs.shards import FloatArray, IndexArray
 from neuroshard_costs.step_cost import NUM_LEVELS, TIMES, TRAFFIC
 from numpy.typing import NDArray
 
-from neuroshard_planner.problem.problem import Placement, Problem
+from neuroshard_planner.problem.problem import LANES_PER_EVALUATION, Placement, Problem
 from neuroshard_planner.search.estimator import MEMORY, Traits
 from neuroshard_planner.search.moves import NONE, CandidateMoves, relocations, splits, swaps
 
@@ -25,119 +27,228 @@ EVENNESS_SQUARINGS = 4  # to the power 16: high enough that the potential follow
 
 
 class State:
-    """A placement with the sums and levels of its devices."""
+    """p placements of one problem with the sums and levels of their slots.
 
-    def __init__(self, problem: Problem, placement: Placement, *, max_shards: IndexArray | None = None) -> None:
-        """``max_shards`` [units] bounds the splits. None: the constraints alone do."""
+    Slot ``row * devices + device`` is a device of a placement.
+    """
+
+    def __init__(
+        self, problem: Problem, placements: Sequence[Placement], *, max_shards: Sequence[IndexArray] = ()
+    ) -> None:
+        """``max_shards`` [p] of [units] bound the splits; if unset: the constraints alone do."""
         self._problem = problem
-        self.max_shards: IndexArray = problem.max_shards if max_shards is None else max_shards
-        by_columns = problem.is_cut_by_columns(placement)
-        self.kinds = placement.kinds[by_columns]
+        self.num_slots = len(placements) * problem.num_devices
+        self.max_shards: IndexArray = np.array(max_shards or [problem.max_shards] * len(placements))
+        """[p, units]"""
+        kinds = np.concatenate([each.kinds for each in placements])
+        slots = np.concatenate([each.devices + row * problem.num_devices for row, each in enumerate(placements)])
+        every = Placement(kinds=kinds, devices=slots)
+        by_columns = problem.is_cut_by_columns(every)
+        self.kinds, self.slots = kinds[by_columns], slots[by_columns]
         """[n] shards that may move: those cut by columns. Blocks of rows and copies have devices of their own."""
-        self.devices = placement.devices[by_columns]
-        self.fixed = placement.at(~by_columns)
-        """All other shards."""
-        self._fixed_sums = problem.device_sums(self.fixed.kinds, self.fixed.devices)
-        self._fixed_levels = _additive_levels(problem, self.fixed)
-        self.sums = problem.device_sums(self.kinds, self.devices) + self._fixed_sums
-        self.levels: FloatArray = _additive_levels(problem, self.movable) + self._fixed_levels
-        """[devices, levels + 1] the levels of the objective, and memory."""
+        self._fixed = every.at(~by_columns)
+        self._fixed_sums, self._fixed_levels = self._of(self._fixed.kinds, self._fixed.devices)
+        sums, levels = self._of(self.kinds, self.slots)
+        self.sums: FloatArray = sums + self._fixed_sums
+        """[slots, r]"""
+        self.levels: FloatArray = levels + self._fixed_levels
+        """[slots, levels + 1] the levels of the objective, and memory."""
         self.levels[:, TIMES] = problem.pass_levels(self.sums)
-        self._further_ms = problem.step_cost.further_ms(np.maximum.reduce(self._fixed_levels)[TRAFFIC])
-        self.total_ms = float(self.cost_ms(np.maximum.reduce(self.levels)))
-        """The plan's cost."""
-        self.changed = set[tuple[int, int]]()
-        """Device and kind of shards that have come or gone since it was cleared; equal for equal states."""
+        self._further_ms = problem.step_cost.further_ms(self._peaks_of(self._fixed_levels)[:, TRAFFIC])
+        self.peaks: FloatArray = self._peaks_of(self.levels)
+        """[p, levels + 1] of all devices of a placement."""
+        self.total_ms: FloatArray = self.cost_ms(self.peaks, np.arange(len(placements)))
+        """[p] cost of each placement."""
+        self.changed = [set[tuple[int, int]]() for _ in placements]
+        """[p] slots and kinds of shards that have come or gone since it was cleared; equal for equal states."""
 
     @cached_property
     def shards_of_unit(self) -> IndexArray:
-        """[units] shards that may move."""
-        return np.bincount(self._problem.kinds.unit.take(self.kinds), minlength=len(self._problem.units))
+        """[p, units] shards that may move."""
+        counts: IndexArray = np.zeros((len(self.changed), len(self._problem.units)), dtype=np.int64)
+        np.add.at(counts, (self.rows(self.slots), self._problem.kinds.unit.take(self.kinds)), 1)
+        return counts
 
     @cached_property
     def holds(self) -> NDArray[np.bool_]:
-        """[units * devices] whether a device has a shard of a unit that may move, unit by unit."""
-        holds = np.zeros(len(self._problem.units) * self._problem.num_devices, dtype=np.bool_)
-        holds[self._problem.kinds.unit.take(self.kinds) * self._problem.num_devices + self.devices] = True
+        """[units * slots] whether a slot has a shard of a unit that may move, unit by unit."""
+        holds = np.zeros(len(self._problem.units) * self.num_slots, dtype=np.bool_)
+        holds[self._problem.kinds.unit.take(self.kinds) * self.num_slots + self.slots] = True
         return holds
 
-    @property
-    def movable(self) -> Placement:
-        """The shards that may move."""
-        return Placement(kinds=self.kinds, devices=self.devices)
+    def rows(self, slots: IndexArray) -> IndexArray:
+        """Return [...] the placements of slots [...]."""
+        return slots // self._problem.num_devices
 
-    @property
-    def placement(self) -> Placement:
-        """All shards."""
-        return Placement.joined(self.fixed, self.movable)
+    def placements(self) -> list[Placement]:
+        """Return the placements, shards that may move last."""
+        fixed_row, row = self.rows(self._fixed.devices), self.rows(self.slots)
+        return [
+            Placement(
+                kinds=np.concatenate((self._fixed.kinds[fixed_row == each], self.kinds[row == each])),
+                devices=np.concatenate((self._fixed.devices[fixed_row == each], self.slots[row == each]))
+                - each * self._problem.num_devices,
+            )
+            for each in range(len(self.changed))
+        ]
 
-    def cost_ms(self, peaks: FloatArray) -> FloatArray:
-        """Return [...] what the placement costs with these peaks [..., levels + 1], whatever the movable shards do."""
-        return self._problem.step_cost.total_ms(peaks, self._further_ms)
+    def cost_ms(self, peaks: FloatArray, rows: IndexArray) -> FloatArray:
+        """Return [c] what placements [c] cost with peaks [c, levels + 1], whatever the movable shards do."""
+        return self._problem.step_cost.total_ms(peaks, [part[rows] for part in self._further_ms])
 
-    def apply(self, source: int, moves: CandidateMoves, choice: int, times: FloatArray) -> None:
-        """Make one move, after which the source and the target have these [2, 2] compute levels."""
-        problem, kinds = self._problem, self._problem.kinds
-        pair = [source, int(moves.target[choice])]
-        leaving = [shard for each in (moves.source_shard, moves.target_shard) if (shard := int(each[choice])) != NONE]
-        entering = int(moves.source_kind[choice]), int(moves.target_kind[choice])
-        coming = [(device, kind) for device, kind in zip(pair, entering, strict=True) if kind != NONE]
-        gone = [(int(self.devices[shard]), int(self.kinds[shard])) for shard in leaving]
-        for shards, count in ((gone, -1), (coming, 1)):
-            self.changed ^= set(shards)
-            for device, kind in shards:
-                unit = int(kinds.unit[kind])
-                self.shards_of_unit[unit] += count
-                self.holds[unit * problem.num_devices + device] = count > 0
+    def apply(self, moves: CandidateMoves, times: FloatArray) -> None:
+        """Make one move in each of some placements, after which its source and target have these [2, c, 2] times."""
+        unit_of, num_slots = self._problem.kinds.unit, self.num_slots
+        pair = np.stack((self.slots[moves.source_shard], moves.target))
+        leaving = np.concatenate((moves.source_shard, moves.target_shard))
+        leaving = leaving[leaving != NONE]
+        kinds, slots = np.concatenate((moves.source_kind, moves.target_kind)), pair.ravel()
+        comes = kinds != NONE
+        gone, coming = (self.kinds[leaving], self.slots[leaving]), (kinds[comes], slots[comes])
+        for (kinds, slots), count in ((gone, -1), (coming, 1)):
+            rows = self.rows(slots)
+            for row, *shard in zip(rows.tolist(), slots.tolist(), kinds.tolist(), strict=True):
+                self.changed[row] ^= {tuple(shard)}
+            np.add.at(self.shards_of_unit, (rows, unit_of[kinds]), count)
+            self.holds[unit_of[kinds] * num_slots + slots] = count > 0
         stay = np.ones(len(self.kinds), dtype=np.bool_)
         stay[leaving] = False
-        self.kinds = np.concatenate((self.kinds[stay], [kind for _, kind in coming]))
-        self.devices = np.concatenate((self.devices[stay], [device for device, _ in coming]))
-        for device in pair:
-            here = self.kinds[self.devices == device]
-            self.sums[device] = np.add.reduce(kinds.representation.take(here, axis=0)) + self._fixed_sums[device]
-            self.levels[device, TRAFFIC] = np.add.reduce(kinds.traffic.take(here, axis=0))
-            self.levels[device, MEMORY] = np.add.reduce(kinds.memory_bytes[here])
-            self.levels[device] += self._fixed_levels[device]
-        self.levels[pair, TIMES] = times
-        problem.evaluations += len(pair)  # work is counted by moves, and budgets are of that
-        self.total_ms = float(self.cost_ms(np.maximum.reduce(self.levels)))
+        self.kinds, self.slots = (
+            np.concatenate((now[stay], new)) for now, new in zip((self.kinds, self.slots), coming, strict=True)
+        )
+        place = np.full(num_slots, NONE)
+        pairs = pair.ravel()
+        place[pairs] = np.arange(len(pairs))
+        here = place[self.slots]
+        (held,) = (here != NONE).nonzero()
+        sums, levels = self._of(self.kinds[held], here[held], len(pairs))
+        self.sums[pairs] = sums + self._fixed_sums[pairs]
+        self.levels[pairs] = levels + self._fixed_levels[pairs]
+        self.levels[pairs, TIMES] = times.reshape(len(pairs), -1)
+        self._problem.evaluations += len(pairs)  # work is counted by moves, and budgets are of that
+        rows = self.rows(moves.target)
+        self.peaks[rows] = self._peaks_of(self.levels)[rows]
+        self.total_ms[rows] = self.cost_ms(self.peaks[rows], rows)
+
+    def _of(self, kinds: IndexArray, slots: IndexArray, num_slots: int | None = None) -> tuple[FloatArray, FloatArray]:
+        """Return sums [slots, r] and levels [slots, levels + 1] of shards; the times, which do not add up, are 0."""
+        problem, count = self._problem, self.num_slots if num_slots is None else num_slots
+        levels = np.zeros((count, NUM_LEVELS + 1))
+        if len(kinds):
+            levels[:, TRAFFIC] = problem.traffic(kinds, slots, count)
+            levels[:, MEMORY] = np.bincount(slots, problem.kinds.memory_bytes[kinds], count)
+        return problem.slot_sums(kinds, slots, count), levels
+
+    def _peaks_of(self, levels: FloatArray) -> FloatArray:
+        """Return [p, levels + 1] the largest levels of each placement."""
+        peaks: FloatArray = levels.reshape(-1, self._problem.num_devices, levels.shape[1]).max(axis=1)
+        return peaks
 
 
 class Loads:
-    """What the shards and the devices of one state cost by additive loads."""
+    """What the shards and the slots of one state cost by additive loads."""
 
-    def __init__(self, state: State, traits: FloatArray, prices: FloatArray) -> None:
-        self.prices = prices
-        """[levels + 1] the milliseconds that one unit more of each peak costs; memory costs nothing."""
-        self.of_shards: FloatArray = weighted_sum(traits.take(state.kinds, axis=0), prices)
+    def __init__(self, problem: Problem, state: State, traits: FloatArray) -> None:
+        """``traits`` [kinds, levels + 1] are what shards add."""
+        self._rows = state.rows
+        self.prices = peak_prices(problem, state.peaks)
+        """[p, levels + 1]"""
+        of_slots = self.prices.repeat(problem.num_devices, axis=0)
+        self.of_shards: FloatArray = weighted_sum(traits.take(state.kinds, axis=0), of_slots.take(state.slots, axis=0))
         """[n] what each placed shard adds."""
-        self.of_devices_ms: FloatArray = weighted_sum(state.levels, prices)
-        """[devices] what the levels of each device cost."""
-        peaks = np.maximum.reduce(state.levels)
-        costs = prices * peaks
-        (self._paid,) = (costs > 0).nonzero()
-        self._scale: FloatArray = 1 / peaks[self._paid]
-        self._weights: FloatArray = costs[self._paid] / state.total_ms
-        self.unevenness: FloatArray = self.unevenness_of(state.levels)
-        """[devices] before any move."""
+        self.of_slots_ms: FloatArray = weighted_sum(state.levels, of_slots)
+        """[slots] what the levels of each device cost."""
+        costs = self.prices * state.peaks
+        self._scale: FloatArray = np.divide(1.0, state.peaks, out=np.zeros_like(costs), where=costs > 0)
+        self._weights: FloatArray = costs / state.total_ms[:, None]
+        self.unevenness: FloatArray = self.unevenness_of(state.levels, np.arange(state.num_slots))
+        """[slots] before any move."""
 
-    def unevenness_of(self, levels: FloatArray) -> FloatArray:
-        """Return [...] of devices with these [..., levels + 1].
+    def unevenness_of(self, levels: FloatArray, slots: IndexArray) -> FloatArray:
+        """Return [..., c] of slots [c] with these [..., c, levels + 1].
 
         The levels as shares of the peaks, to the power of evenness, weighted by what each peak costs.
         """
-        return weighted_sum(_to_evenness_power(levels.take(self._paid, axis=-1) * self._scale), self._weights)
+        rows = self._rows(slots)
+        shares = _to_evenness_power(levels * self._scale.take(rows, axis=0))
+        return weighted_sum(shares, self._weights.take(rows, axis=0))
 
 
 class View:
-    """The levels and loads that every move away from one device is judged by."""
+    """One device of each of m placements, from which moves are judged, with what these are judged by."""
 
-    def __init__(self, state: State, source: int, loads: Loads) -> None:
-        self.source = source
-        self.loads = loads
-        self.largest_elsewhere = _largest_elsewhere(state.levels, source)
-        """[devices, levels + 1] the largest levels over all devices but the source and each one."""
+    def __init__(self, problem: Problem, state: State, loads: Loads, sources: IndexArray) -> None:
+        """``sources`` [m] are slots of distinct placements, ascending."""
+        self._num_devices = problem.num_devices
+        self.sources, self.loads = sources, loads
+        self.rows = state.rows(sources)
+        """[m] their placements."""
+        self._place = np.full(len(state.changed), NONE)
+        self._place[self.rows] = np.arange(len(sources))
+        self._largest_elsewhere = _largest_elsewhere(self.devices_of(state.levels), sources % problem.num_devices)
+
+    def devices_of(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return [m, devices, ...] the values [slots, ...] of the placements."""
+        found: NDArray[Any] = values.reshape(-1, self._num_devices, *values.shape[1:])[self.rows]
+        return found
+
+    def place_of(self, slots: IndexArray) -> IndexArray:
+        """Return [c] the position of the placement of each slot; slots of other placements have NONE."""
+        return self._place.take(slots // self._num_devices)
+
+    def held(self, state: State) -> IndexArray:
+        """Return the shards of the sources, source by source, those with least load first."""
+        is_source = np.zeros(state.num_slots, dtype=np.bool_)
+        is_source[self.sources] = True
+        (shards,) = is_source.take(state.slots).nonzero()
+        return shards[np.lexsort((self.loads.of_shards.take(shards), state.slots.take(shards)))]
+
+    def least(self, values: FloatArray, count: int) -> IndexArray:
+        """Return [m, t] up to ``count`` slots of each placement but its source, the least of values [m, devices]."""
+        values = values.copy()
+        values[np.arange(len(values)), self.sources % self._num_devices] = np.inf
+        ranked = values.argsort(axis=1, kind="stable")[:, : min(count, self._num_devices - 1)]
+        return ranked + self.rows[:, None] * self._num_devices
+
+    def largest_elsewhere(self, targets: IndexArray) -> FloatArray:
+        """Return [c, levels + 1] the largest levels over all devices but the source and the target [c]."""
+        return self._largest_elsewhere[self.place_of(targets), targets % self._num_devices]
+
+
+class _Descent:
+    """Where one placement is on its way down."""
+
+    def __init__(self, position: int, max_shards: IndexArray) -> None:
+        self.position, self.max_shards = position, max_shards
+        self.left: list[int] = []
+        """Devices that may still find a move from here."""
+        self._lowest_ms = np.inf
+        self._seen = set[frozenset[tuple[int, int]]]()
+        self._failed = dict[int, int]()
+        self._num_moves = 0
+
+    def arrive(self, total_ms: float, changed: set[tuple[int, int]], levels: FloatArray) -> None:
+        """Go on from a state; with no devices if the placement has been there at the same cost."""
+        if total_ms < self._lowest_ms:
+            self._lowest_ms = total_ms
+            self._seen.clear()
+            changed.clear()
+        content = frozenset(changed)
+        self.left = []
+        if content not in self._seen:
+            self._seen.add(content)
+            # A device that found no move a while ago finds none most often: it is tried when no other one does.
+            self.left = sorted(bounding_devices(levels), key=lambda device: self._failed.get(device, NONE))
+
+    def leave(self, *, has_moved: bool) -> None:
+        """Take note of what the first device that was left has found; after a move it has to arrive again."""
+        device = self.left.pop(0)
+        if has_moved:
+            self._failed.pop(device, None)
+            self._num_moves += 1
+            self.left = []
+        else:
+            self._failed[device] = self._num_moves
 
 
 class LocalSearch:
@@ -151,128 +262,164 @@ class LocalSearch:
         """Moves made so far, over all placements."""
 
     def improve(self, placement: Placement, *, max_shards: IndexArray | None = None) -> Placement:
-        """Return a placement that costs at most as much as the merged one; see State for ``max_shards``."""
-        state = State(self._problem, merged(self._problem, placement), max_shards=max_shards)
-        lowest_ms, seen, failed = np.inf, set[frozenset[tuple[int, int]]](), dict[int, int]()
-        while self._problem.work < self._work_budget:
-            if state.total_ms < lowest_ms:
-                lowest_ms, seen = state.total_ms, set()
-                state.changed.clear()
-            content = frozenset(state.changed)
-            if content in seen:
-                break
-            seen.add(content)
-            loads = Loads(state, self._traits(), peak_prices(self._problem, state))
-            # A device that found no move a while ago finds none most often: it is tried when no other one does.
-            for source in sorted(bounding_devices(state), key=lambda device: failed.get(device, NONE)):
-                if self._move(state, loads, source):
-                    failed.pop(source, None)
-                    break
-                failed[source] = self.improvements
-            else:
-                break
-            self.improvements += 1
-        return state.placement
+        """Return a placement that costs at most as much as the merged one; ``max_shards`` [units] bounds the splits."""
+        return self.improve_all([placement], max_shards=max_shards)[0]
 
-    def _move(self, state: State, loads: Loads, source: int) -> bool:
-        """Take the best move away from a device; return whether there was one."""
-        tuning, (shards,) = self._problem.tuning, (state.devices == source).nonzero()
-        if not len(shards) or self._problem.num_devices == 1:
-            return False
-        view = View(state, source, loads)
-        load, loaded = loads.of_shards, loads.of_devices_ms
-        shards = shards[load[shards].argsort(kind="stable")]
-        targets = loaded.argsort(kind="stable")
-        targets = targets[targets != source][: tuning.num_targets]
-        wanted = (loaded[source] - loaded[targets]) / 2
-        some = _spread(shards, tuning.num_judged)
-        moves = CandidateMoves.concatenated(
-            [
-                relocations(self._problem, state, some, targets),
-                swaps(self._problem, state, some, targets, size=load, wanted=wanted),
-                *self._by_traffic(state, source, some),
-            ]
-        )
-        if self._take_best(state, view, moves):
-            return True
-        largest, near = shards[-tuning.num_targets :], slice(tuning.num_targets // 2)
-        parts = splits(self._problem, state, largest, targets[near], load=load, wanted=wanted[near])
-        return self._take_best(state, view, parts)
+    def improve_all(self, placements: Sequence[Placement], *, max_shards: IndexArray | None = None) -> list[Placement]:
+        """Return the results of descents from these placements, each as if it were alone."""
+        found = list(placements)
+        for position, improved in self.descents((each, max_shards) for each in placements):
+            found[position] = improved
+        return found
 
-    def _by_traffic(self, state: State, source: int, shards: IndexArray) -> list[CandidateMoves]:
-        """Return moves of a source's shards to where there is least of the traffic that the source has most of.
+    def descents(self, starts: Iterable[tuple[Placement, IndexArray | None]]) -> Iterator[tuple[int, Placement]]:
+        """Yield the results of descents with the positions of their starts, as they end.
 
-        Empty where the source bounds a pass. What evens out loads need not even out columns: a wide shard of few
+        A start is drawn when a descent before it has ended and was yielded, so that it may depend on the result.
+        """
+        problem, waiting, position = self._problem, iter(starts), 0
+        lanes: list[_Descent] = []
+        placements: list[Placement] = []
+        changed: list[set[tuple[int, int]]] = []
+        while True:
+            while len(lanes) < problem.tuning.num_lanes and (start := next(waiting, None)) is not None:
+                placement, max_shards = start
+                placements.append(merged(problem, placement))
+                lanes.append(_Descent(position, problem.max_shards if max_shards is None else max_shards))
+                changed.append(set())
+                position += 1
+            if not lanes:
+                return
+            state = State(problem, placements, max_shards=[each.max_shards for each in lanes])
+            state.changed = changed
+            ended = self._descended(state, lanes)
+            placements = state.placements()
+            for row in sorted(ended, reverse=True):
+                changed.pop(row)
+                yield lanes.pop(row).position, placements.pop(row)
+
+    def _descended(self, state: State, lanes: Sequence[_Descent]) -> list[int]:
+        """Take steps until some descents have ended, or the work is used up; return which of the lanes end."""
+        problem, count = self._problem, self._problem.num_devices
+        if count == 1:
+            return list(range(len(lanes)))
+        moved, loads = [row for row, each in enumerate(lanes) if not each.left], None
+        while problem.work < self._work_budget:
+            for row in moved:
+                levels = state.levels[row * count : (row + 1) * count]
+                lanes[row].arrive(float(state.total_ms[row]), state.changed[row], levels)
+            ended = [row for row, each in enumerate(lanes) if not each.left]
+            if ended:
+                return ended
+            if loads is None or moved:
+                loads = Loads(problem, state, self._traits())
+            sources = np.array([row * count + each.left[0] for row, each in enumerate(lanes)])
+            moved = self._moved(state, View(problem, state, loads, sources))
+            for row, each in enumerate(lanes):
+                each.leave(has_moved=row in moved)
+            self.improvements += len(moved)
+        return list(range(len(lanes)))
+
+    def _moved(self, state: State, view: View) -> list[int]:
+        """Take the best move away from each device of a view; return the placements in which there was one."""
+        problem, tuning, load = self._problem, self._problem.tuning, view.loads.of_shards
+        shards, loaded = view.held(state), view.loads.of_slots_ms
+        targets = view.least(view.devices_of(loaded), tuning.num_targets)
+        wanted = (loaded[view.sources][:, None] - loaded[targets]) / 2
+        counts = np.bincount(view.place_of(state.slots[shards]), minlength=len(view.sources))
+        some = _spread(shards, counts, tuning.num_judged)
+        place = view.place_of(state.slots[some])
+        moves = [
+            relocations(problem, state, some, targets[place]),
+            swaps(problem, state, some, targets, place=place, size=load, wanted=wanted),
+            *self._by_traffic(state, view, some),
+        ]
+        best, times = self._best(state, view, CandidateMoves.concatenated(moves))
+        has_moved = np.zeros(len(view.sources), dtype=np.bool_)
+        has_moved[view.place_of(best.target)] = True
+        if not has_moved.all():
+            largest = _last(shards, counts, tuning.num_targets)
+            place = view.place_of(state.slots[largest])
+            largest, place, near = largest[~has_moved[place]], place[~has_moved[place]], tuning.num_targets // 2
+            parts = splits(problem, state, largest, targets[place, :near], load=load, wanted=wanted[place, :near])
+            best_part, times_after = self._best(state, view, parts)
+            best = CandidateMoves.concatenated([best, best_part])
+            times = np.concatenate((times, times_after), axis=1)
+        if len(best.target):
+            state.apply(best, times)
+        rows: list[int] = state.rows(best.target).tolist()
+        return rows
+
+    def _by_traffic(self, state: State, view: View, shards: IndexArray) -> list[CandidateMoves]:
+        """Return moves of the sources' shards to where there is least of the traffic that the source has most of.
+
+        Of sources that bound a pass there are none. What evens out loads need not even out columns: a wide shard of few
         lookups may change with a narrow one of many.
         """
         levels = state.levels[:, :NUM_LEVELS]
-        level = int((levels[source] >= np.maximum.reduce(levels)).argmax())
-        if level < TRAFFIC.start or not self._problem.tuning.has_moves_by_traffic:
+        of_sources = levels[view.sources]
+        level = (of_sources >= state.peaks[view.rows, :NUM_LEVELS]).argmax(axis=1)
+        is_traffic = level >= TRAFFIC.start
+        place = view.place_of(state.slots[shards])
+        shards, place = shards[is_traffic[place]], place[is_traffic[place]]
+        if not len(shards) or not self._problem.tuning.has_moves_by_traffic:
             return []
-        targets = levels[:, level].argsort(kind="stable")
-        targets = targets[targets != source][: self._problem.tuning.num_targets]
-        wanted = (levels[source, level] - levels[targets, level]) / 2
-        size = self._traits()[state.kinds, level]
+        every = np.arange(len(level))
+        targets = view.least(view.devices_of(levels)[every, :, level], self._problem.tuning.num_targets)
+        wanted = (of_sources[every, level][:, None] - levels[targets, level[:, None]]) / 2
+        size = self._traits()[state.kinds, level[view.place_of(state.slots)]]
         return [
-            swaps(self._problem, state, shards, targets, size=size, wanted=wanted),
-            relocations(self._problem, state, shards, targets),
+            swaps(self._problem, state, shards, targets, place=place, size=size, wanted=wanted),
+            relocations(self._problem, state, shards, targets[place]),
         ]
 
-    def _take_best(self, state: State, view: View, moves: CandidateMoves) -> bool:
-        """Take the best of the moves that fit the memory, if it is better than staying."""
-        if not len(moves.target):
-            return False
-        levels = _after(self._traits(), state.kinds, state.levels, view.source, moves)
-        moves_fit = np.maximum.reduce(levels[:, :, MEMORY]) <= self._problem.memory.shard_capacity_bytes
-        if not moves_fit.all():
-            moves, levels = moves.take(moves_fit), levels[:, moves_fit]
-            if not len(moves.target):
-                return False
-        if len(moves.target) > self._problem.tuning.num_judged:
-            likely = _least(*self._outcome(state, view, moves, levels), self._problem.tuning.num_judged)
-            moves, levels = moves.take(likely), levels.take(likely, axis=1)
-        sums = _after(self._problem.kinds.representation, state.kinds, state.sums, view.source, moves)
-        levels[:, :, TIMES] = self._problem.pass_levels(np.maximum(sums, 0.0))
+    def _best(self, state: State, view: View, moves: CandidateMoves) -> tuple[CandidateMoves, FloatArray]:
+        """Return the best move of each placement that fits the memory and is better than staying, and [2, c, 2] times.
+
+        The times are those of its source and its target after it.
+        """
+        problem, most, least_gain = self._problem, self._problem.tuning.num_judged, self._problem.tuning.least_gain
+        place = view.place_of(moves.target)
+        if len(view.sources) > 1:
+            moves, place = moves.take(order := place.argsort(kind="stable")), place[order]
+        levels = _after(self._traits(), state, state.levels, moves)
+        fit = np.maximum.reduce(levels[:, :, MEMORY]) <= problem.memory.shard_capacity_bytes
+        if not fit.all():
+            moves, levels, place = moves.take(fit), levels[:, fit], place[fit]
+        counts = np.bincount(place, minlength=len(view.sources))
+        if counts.max(initial=0) > most:
+            likely = _least(*self._outcome(state, view, moves, levels), counts, most)
+            moves, levels, place = moves.take(likely), levels.take(likely, axis=1), place[likely]
+        sums = _after(problem.kinds.representation, state, state.sums, moves)
+        per_work = 1 if len(view.sources) == 1 else LANES_PER_EVALUATION
+        levels[:, :, TIMES] = problem.pass_levels(np.maximum(sums, 0.0), per_work=per_work)
         total, unevenness = self._outcome(state, view, moves, levels)
         # Unevenness sums shares of the plan's cost to a power; the source's own share puts a gain in proportion.
-        staying = view.loads.unevenness[view.source]
-        better = (total < state.total_ms * (1 - self._problem.tuning.least_gain)) | (
-            (total <= state.total_ms) & (unevenness < -self._problem.tuning.least_gain * staying)
-        )
-        if not better.any():
-            return False
-        best = int(np.lexsort((unevenness, total, ~better))[0])
-        state.apply(view.source, moves, best, levels[:, best, TIMES])
-        return True
+        now_ms, staying = state.total_ms[view.rows][place], view.loads.unevenness[view.sources][place]
+        is_better = (total < now_ms * (1 - least_gain)) | ((total <= now_ms) & (unevenness < -least_gain * staying))
+        (better,) = is_better.nonzero()
+        ranked = better[np.lexsort((unevenness[better], total[better], place[better]))]
+        best = ranked[np.flatnonzero(np.diff(place[ranked], prepend=NONE))]
+        return moves.take(best), levels[:, best, TIMES]
 
     def _outcome(
         self, state: State, view: View, moves: CandidateMoves, levels: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
         """Return [c] the plan's cost and [c] the change of its unevenness, given the pair's [2, c, levels + 1]."""
-        source, target = levels
-        peaks = np.maximum(source, target)
-        np.maximum(peaks, view.largest_elsewhere.take(moves.target, axis=0), out=peaks)
-        total = state.cost_ms(peaks)
-        of_source, of_target = view.loads.unevenness_of(levels)
+        peaks = np.maximum(*levels)
+        np.maximum(peaks, view.largest_elsewhere(moves.target), out=peaks)
+        source = state.slots[moves.source_shard]
+        of_source, of_target = view.loads.unevenness_of(levels, source)
         after: FloatArray = of_source + of_target
-        return total, after - view.loads.unevenness[view.source] - view.loads.unevenness[moves.target]
+        before = view.loads.unevenness
+        return state.cost_ms(peaks, state.rows(source)), after - before[source] - before[moves.target]
 
 
-def peak_prices(problem: Problem, state: State) -> FloatArray:
-    """Return [levels + 1] the milliseconds that one unit more of each peak costs; memory costs nothing."""
-    prices = np.zeros(NUM_LEVELS + 1)
-    prices[:NUM_LEVELS] = problem.step_cost.prices(np.maximum.reduce(state.levels)[:NUM_LEVELS])
+def peak_prices(problem: Problem, peaks: FloatArray) -> FloatArray:
+    """Return [..., levels + 1] milliseconds of one unit more of each peak [..., levels + 1]; memory costs nothing."""
+    prices = np.zeros_like(peaks)
+    prices[..., :NUM_LEVELS] = problem.step_cost.prices(peaks[..., :NUM_LEVELS])
     return prices
-
-
-def _additive_levels(problem: Problem, placement: Placement) -> FloatArray:
-    """Return [devices, levels + 1] traffic and memory of each device; the times, which do not add up, are 0."""
-    levels = np.zeros((problem.num_devices, NUM_LEVELS + 1))
-    if not len(placement.kinds):
-        return levels
-    levels[:, TRAFFIC] = problem.traffic(placement.kinds, placement.devices, problem.num_devices)
-    levels[:, MEMORY] = problem.used_bytes(placement)
-    return levels
 
 
 def merged(problem: Problem, placement: Placement) -> Placement:
@@ -296,18 +443,33 @@ def merged(problem: Problem, placement: Placement) -> Placement:
     return Placement.joined(placement.at(~by_columns), found)
 
 
-def bounding_devices(state: State) -> Iterator[int]:
-    """Yield the devices that bound the plan: by both computes together, by each, and by communication."""
-    largest = state.levels.argmax(axis=0)
-    both = int(state.levels[:, TIMES].sum(axis=1).argmax())
+def bounding_devices(levels: FloatArray) -> Iterator[int]:
+    """Yield the devices that bound a plan with these [devices, levels + 1].
+
+    By both computes together, by each, and by communication.
+    """
+    largest = levels.argmax(axis=0)
+    both = int(levels[:, TIMES].sum(axis=1).argmax())
     yield from dict.fromkeys([both, *largest[:NUM_LEVELS].tolist()])
 
 
-def _spread(shards: IndexArray, most: int) -> IndexArray:
-    """Return at most ``most`` of the shards, evenly spaced."""
-    if len(shards) <= most:
+def _spread(shards: IndexArray, counts: IndexArray, most: int) -> IndexArray:
+    """Return at most ``most`` of the shards of each of these groups, evenly spaced."""
+    if counts.max(initial=0) <= most:
         return shards
-    return shards[np.linspace(0, len(shards) - 1, most).astype(np.int64)]
+    parts, end = [], 0
+    for count in counts.tolist():
+        begin, end = end, end + count
+        spread = np.linspace(begin, end - 1, most).astype(np.int64) if count > most else np.arange(begin, end)
+        parts.append(shards[spread])
+    return np.concatenate(parts)
+
+
+def _last(shards: IndexArray, counts: IndexArray, most: int) -> IndexArray:
+    """Return the last ``most`` of the shards of each of these groups."""
+    if counts.max(initial=0) <= most:
+        return shards
+    return shards[np.cumsum(counts).repeat(counts) - np.arange(len(shards)) <= most]
 
 
 def _to_evenness_power(shares: FloatArray) -> FloatArray:
@@ -318,24 +480,29 @@ def _to_evenness_power(shares: FloatArray) -> FloatArray:
     return power
 
 
-def _least(total: FloatArray, unevenness: FloatArray, count: int) -> IndexArray:
-    """Return the positions of the ``count`` least totals, ties by unevenness, ascending."""
-    least = total.copy()
-    least.partition(count - 1)
-    (near,) = (total <= least[count - 1]).nonzero()
-    found: IndexArray = near[np.lexsort((unevenness[near], total[near]))[:count]]
-    return found
+def _least(total: FloatArray, unevenness: FloatArray, counts: IndexArray, most: int) -> IndexArray:
+    """Return the positions of the ``most`` least totals of each group of ``counts``, ties by unevenness, ascending."""
+    found, end = [], 0
+    for count in counts.tolist():
+        begin, end = end, end + count
+        if count <= most:
+            found.append(np.arange(begin, end))
+            continue
+        own = total[begin:end]
+        (near,) = (own <= np.partition(own, most - 1)[most - 1]).nonzero()
+        near += begin
+        found.append(near[np.lexsort((unevenness[near], total[near]))[:most]])
+    return np.concatenate(found)
 
 
-def _after(
-    values: NDArray[Any], state_kinds: IndexArray, per_device: NDArray[Any], source: int, moves: CandidateMoves
-) -> NDArray[Any]:
+def _after(values: NDArray[Any], state: State, per_slot: NDArray[Any], moves: CandidateMoves) -> NDArray[Any]:
     """Return [2, c, v] the sums of ``values`` (a row per kind) on the source and on the target after each move."""
-    result = np.empty((2, len(moves.target), per_device.shape[1]), dtype=per_device.dtype)
-    np.subtract(per_device[source], values.take(state_kinds[moves.source_shard], axis=0), out=result[0])
+    result = np.empty((2, len(moves.target), per_slot.shape[1]), dtype=per_slot.dtype)
+    source = state.slots[moves.source_shard]
+    np.subtract(per_slot.take(source, axis=0), values.take(state.kinds[moves.source_shard], axis=0), out=result[0])
     result[0] += _rows(values, moves.source_kind, moves.source_kind == NONE)
-    np.add(per_device.take(moves.target, axis=0), values.take(moves.target_kind, axis=0), out=result[1])
-    result[1] -= _rows(values, state_kinds[moves.target_shard], moves.target_shard == NONE)
+    np.add(per_slot.take(moves.target, axis=0), values.take(moves.target_kind, axis=0), out=result[1])
+    result[1] -= _rows(values, state.kinds[moves.target_shard], moves.target_shard == NONE)
     return result
 
 
@@ -346,12 +513,16 @@ def _rows(values: NDArray[Any], kinds: IndexArray, is_none: NDArray[np.bool_]) -
     return rows
 
 
-def _largest_elsewhere(levels: FloatArray, source: int) -> FloatArray:
-    """Return [devices, v] the largest levels over all devices but the source and each one; 0 if there is no other."""
+def _largest_elsewhere(levels: FloatArray, sources: IndexArray) -> FloatArray:
+    """Return [m, devices, v] the largest levels [m, devices, v] over all devices but the source and each one.
+
+    0 if there is no other.
+    """
     others, result = levels.copy(), np.empty_like(levels)
-    others[source] = 0.0
-    first, columns = others.argmax(axis=0), np.arange(levels.shape[1])
-    result[:] = others[first, columns]
-    others[first, columns] = 0.0
-    result[first, columns] = np.maximum.reduce(others)
+    every = np.arange(len(levels))[:, None]
+    others[every[:, 0], sources] = 0.0
+    first, columns = others.argmax(axis=1), np.arange(levels.shape[2])
+    result[:] = others[every, first, columns][:, None]
+    others[every, first, columns] = 0.0
+    result[every, first, columns] = others.max(axis=1)
     return result

@@ -22,23 +22,27 @@ class PlacedShards(Protocol):
     """What the generators read of a search state."""
 
     kinds: IndexArray
-    devices: IndexArray
+    slots: IndexArray
+    num_slots: int
     max_shards: IndexArray
+
+    def rows(self, slots: IndexArray) -> IndexArray:
+        """Return [...] the placements of slots [...]."""
 
     @property
     def shards_of_unit(self) -> IndexArray:
-        """[units] shards that may move."""
+        """[p, units] shards that may move."""
 
     @property
     def holds(self) -> NDArray[np.bool_]:
-        """[units * devices] whether a device has a shard of a unit that may move, unit by unit."""
+        """[units * slots] whether a slot has a shard of a unit that may move, unit by unit."""
 
 
 class CandidateMoves(NamedTuple):
-    """c candidate moves from one source device: each replaces up to one shard on the source and on the target."""
+    """c candidate moves: each replaces up to one shard on its source and on its target, slots of one placement."""
 
     target: IndexArray
-    """[c] device."""
+    """[c] slot."""
     source_shard: IndexArray
     """[c] shard that leaves the source."""
     source_kind: IndexArray
@@ -61,15 +65,15 @@ class CandidateMoves(NamedTuple):
 
 
 def relocations(problem: Problem, state: PlacedShards, shards: IndexArray, targets: IndexArray) -> CandidateMoves:
-    """Give every move of a shard to a target that holds no shard of the same table."""
-    shard, target = _pairs(shards, targets)
+    """Give every move of a shard [c] to one of its targets [c, t] that holds no shard of the same table."""
+    shard, target = shards.repeat(targets.shape[1]), targets.ravel()
     kind = state.kinds.take(shard)
     unit = problem.kinds.unit.take(kind)
     none = np.full(len(shard), NONE)
     moves = CandidateMoves(target=target, source_shard=shard, source_kind=none, target_shard=none, target_kind=kind)
-    found = ~state.holds.take(unit * problem.num_devices + target)
+    found = ~state.holds.take(unit * state.num_slots + target)
     if problem.allowed is not None:
-        found &= problem.allowed[unit, target]
+        found &= _may_be_on(problem, unit, target)
     return moves.take(found)
 
 
@@ -79,43 +83,55 @@ def swaps(
     shards: IndexArray,
     targets: IndexArray,
     *,
+    place: IndexArray,
     size: FloatArray,
     wanted: FloatArray,
 ) -> CandidateMoves:
-    """Give, for each shard and target, the two swaps whose difference in size is next to the wanted one.
+    """Give, for each shard and each of its targets, the two swaps whose difference in size is next to the wanted one.
 
-    ``size`` has one entry per placed shard, ``wanted`` [targets] a difference per target.
+    Args:
+        problem: what is placed.
+        state: the shards.
+        shards: [c]
+        targets: [m, t] slots.
+        place: [c] the row of each shard's targets.
+        size: of every placed shard.
+        wanted: [m, t] a difference per target.
     """
-    place = np.full(problem.num_devices, NONE)
-    columns = np.arange(len(targets))
-    place[targets] = columns
-    place_of = place[state.devices]
-    (there,) = (place_of != NONE).nonzero()
-    there = there[np.lexsort((size[there], place_of[there]))]
+    column_of = np.full(state.num_slots, NONE)
+    columns = np.arange(targets.size)
+    column_of[targets.ravel()] = columns
+    column = column_of[state.slots]
+    (there,) = (column != NONE).nonzero()
+    there = there[np.lexsort((size[there], column[there]))]
     if not len(there):
-        return relocations(problem, state, shards[:0], targets)
-    # One sorted key over all targets: the target's place in front of the size, scaled into [0, 1).
-    scale = 2.0 * float(size.max()) + 1e-30
-    place_there = place_of[there]
-    key = place_there + size[there] / scale
-    partner_size = np.maximum(size[shards, None] - wanted, 0.0) / scale
+        return relocations(problem, state, shards[:0], targets[:0])
+    # One sorted key over all targets: the target's column in front of the size, scaled into [0, 1).
+    column_there = column[there]
+    scale = np.full(len(targets), 1e-30)
+    np.maximum.at(scale, column_there // targets.shape[1], 2.0 * size[there])
+    key = column_there + size[there] / scale[column_there // targets.shape[1]]
+    partner_size = np.maximum(size[shards, None] - wanted[place], 0.0) / scale[place, None]
+    own_columns = columns.reshape(targets.shape)[place]
     # [sides, shards, targets] positions next to that size, from 1 on: 0 and the last are of no target.
-    sides = key.searchsorted(columns + np.minimum(partner_size, 0.75)) + _SIDES
+    sides = key.searchsorted(own_columns + np.minimum(partner_size, 0.75)) + _SIDES
     bordered = np.full(len(there) + 2, NONE)
-    bordered[1:-1] = place_there
-    (found,) = (bordered.take(sides) == columns).ravel().nonzero()
-    row, column = np.divmod(found, len(targets))
-    shard, target = shards[row % len(shards)], targets[column]
+    bordered[1:-1] = column_there
+    (found,) = (bordered.take(sides) == own_columns).ravel().nonzero()
+    shard, target = (
+        shards[found // targets.shape[1] % len(shards)],
+        targets.ravel()[bordered.take(sides.ravel()[found])],
+    )
     partner = there.take(sides.ravel().take(found) - 1)
     shard_kind, partner_kind = state.kinds.take(shard), state.kinds.take(partner)
     unit, partner_unit = problem.kinds.unit.take(shard_kind), problem.kinds.unit.take(partner_kind)
-    source = state.devices[shard]
+    source = state.slots[shard]
     # The pair itself may be two shards of one table; any other shard of it there would have to be merged.
-    meets = state.holds.take(unit * problem.num_devices + target)
-    meets |= state.holds.take(partner_unit * problem.num_devices + source)
+    meets = state.holds.take(unit * state.num_slots + target)
+    meets |= state.holds.take(partner_unit * state.num_slots + source)
     alone = ~meets | (unit == partner_unit)
     if problem.allowed is not None:
-        alone &= problem.allowed[unit, target] & problem.allowed[partner_unit, source]
+        alone &= _may_be_on(problem, unit, target) & _may_be_on(problem, partner_unit, source)
     moves = CandidateMoves(
         target=target, source_shard=shard, source_kind=partner_kind, target_shard=partner, target_kind=shard_kind
     )
@@ -131,20 +147,19 @@ def splits(
     load: FloatArray,
     wanted: FloatArray,
 ) -> CandidateMoves:
-    """Give, for each shard and target, the split that moves about the wanted load to the target.
+    """Give, for each shard [c] and each of its targets [c, t], the split that moves about the wanted load [c, t] there.
 
     Columns that come to a device with a shard of the same table are merged into it; then a whole shard may move too.
     """
     kinds = problem.kinds
-    shard, column = _pairs(shards, np.arange(len(targets)))
-    target = targets[column]
+    shard, target = shards.repeat(targets.shape[1]), targets.ravel()
     unit = kinds.unit[state.kinds[shard]]
     partner = shard_on(problem, state, unit, target)
     has_partner = partner != NONE
     width = kinds.num_columns[state.kinds[shard]]
-    least, most_shards = problem.min_shard_width[unit], state.max_shards[unit]
+    least, row = problem.min_shard_width[unit], state.rows(target)
 
-    share = np.clip(wanted[column] / np.maximum(load[shard], 1e-30), 0.0, 1.0)
+    share = np.clip(wanted.ravel() / np.maximum(load[shard], 1e-30), 0.0, 1.0)
     moving = DIM_MULTIPLE * np.rint(share * width / DIM_MULTIPLE).astype(np.int64)
     moving = np.maximum(moving, np.where(has_partner, DIM_MULTIPLE, least))
     # A rest that would be too narrow goes along to a partner; without one it has to stay wide enough.
@@ -156,7 +171,7 @@ def splits(
         _may_be_on(problem, unit, target)
         & (moving >= np.where(has_partner, DIM_MULTIPLE, least))
         & ((rest >= least) | (has_partner & (rest == 0)))
-        & (has_partner | (state.shards_of_unit[unit] < most_shards))
+        & (has_partner | (state.shards_of_unit[row, unit] < state.max_shards[row, unit]))
         & (kinds.num_rows[state.kinds[shard]] == problem.num_rows[unit])
     )
     shard, target, unit, partner, moving, rest = (each[valid] for each in (shard, target, unit, partner, moving, rest))
@@ -173,19 +188,12 @@ def splits(
     )
 
 
-def shard_on(problem: Problem, state: PlacedShards, unit: IndexArray, device: IndexArray) -> IndexArray:
-    """Return [c] the placed shard of each unit on each device, or NONE."""
-    keys = problem.kinds.unit.take(state.kinds) * problem.num_devices + state.devices
-    order, wanted = keys.argsort(kind="stable"), unit * problem.num_devices + device
+def shard_on(problem: Problem, state: PlacedShards, unit: IndexArray, slot: IndexArray) -> IndexArray:
+    """Return [c] the placed shard of each unit on each slot, or NONE."""
+    keys = problem.kinds.unit.take(state.kinds) * state.num_slots + state.slots
+    order, wanted = keys.argsort(kind="stable"), unit * state.num_slots + slot
     found = order.take(np.minimum(keys.searchsorted(wanted, sorter=order), len(keys) - 1))
     return np.where(keys.take(found) == wanted, found, NONE)
-
-
-def _pairs(first: IndexArray, second: IndexArray) -> tuple[IndexArray, IndexArray]:
-    """Return every pair of an entry of the first and one of the second, the first's entries in turn."""
-    repeated = np.empty((len(first), len(second)), dtype=second.dtype)
-    repeated[:] = second
-    return first.repeat(len(second)), repeated.ravel()
 
 
 def _column_kinds(problem: Problem, unit: IndexArray, num_columns: IndexArray) -> IndexArray:
@@ -193,7 +201,7 @@ def _column_kinds(problem: Problem, unit: IndexArray, num_columns: IndexArray) -
     return problem.kinds_of(unit.tolist(), list(map(ShardSize, rows, num_columns.tolist())))
 
 
-def _may_be_on(problem: Problem, unit: IndexArray, device: IndexArray) -> NDArray[np.bool_]:
+def _may_be_on(problem: Problem, unit: IndexArray, slot: IndexArray) -> NDArray[np.bool_]:
     if problem.allowed is None:
         return np.ones(len(unit), dtype=np.bool_)
-    return problem.allowed[unit, device]
+    return problem.allowed[unit, slot % problem.num_devices]

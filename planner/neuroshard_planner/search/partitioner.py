@@ -13,7 +13,7 @@ from neuroshard_costs.shards import FloatArray, IndexArray
 from neuroshard_costs.step_cost import Collective
 from numpy.typing import NDArray
 
-from neuroshard_planner.problem.problem import Placement, Problem
+from neuroshard_planner.problem.problem import BULK_PER_EVALUATION, Placement, Problem
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,7 +82,7 @@ def place_by_networks(
     """
     lists = [lane.kinds for lane in lanes]
     every, position = np.unique(np.concatenate(lists), return_inverse=True)
-    alone = problem.compute_ms(problem.kinds.representation[every], in_bulk=True).sum(axis=1)
+    alone = problem.compute_ms(problem.kinds.representation[every], per_work=BULK_PER_EVALUATION).sum(axis=1)
     shards = np.full((len(lanes), max(map(len, lists))), len(every), dtype=np.int64)
     for row, own in zip(shards, np.split(position, np.cumsum([*map(len, lists)])), strict=False):
         row[: len(own)] = own[np.argsort(-alone[own], kind="stable")]
@@ -95,7 +95,7 @@ def place_by_networks(
     chosen, fits, rows = np.empty_like(shards), np.ones(len(lanes), dtype=np.bool_), np.arange(len(lanes))
     for step, shard in enumerate(shards.T):
         after = used + added[shard, None]
-        cost = problem.compute_ms(after[..., :-2], in_bulk=True).sum(axis=-1)
+        cost = problem.compute_ms(after[..., :-2], per_work=BULK_PER_EVALUATION).sum(axis=-1)
         is_out = (after[..., -2] > limits) | (after[..., -1] > problem.memory.shard_capacity_bytes)
         if problem.allowed is not None:
             is_out |= ~problem.allowed[problem.kinds.unit[every[np.minimum(shard, len(every) - 1)]]]

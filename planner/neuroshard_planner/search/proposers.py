@@ -117,22 +117,41 @@ class SplitSearch:
         chosen = self._promising(found, count)
         return self._promising([*self._placed_by_networks(chosen), *chosen], count)
 
+    def placed(self, states: Sequence[IndexArray]) -> list[Placement]:
+        """Return of each state the cheapest placement by loads, and the cheapest by the networks, where they fit."""
+        grid = [(limit * self._mean_dim_sum, 0.0) for limit in self._problem.tuning.dim_limits]
+        lanes = [
+            (state, GreedyPass(kinds=kinds, dim_limit=limit, memory_price=price))
+            for state, kinds in ((state, self._options.shards(state)) for state in states)
+            for limit, price in grid
+        ]
+        if not lanes:
+            return []
+        by_networks = place_by_networks(self._problem, [lane for _, lane in lanes], fixed=self._fixed)
+        found = []
+        for placed in (self._placed(lanes), self._fitting(lanes, by_networks)):
+            judged = sorted(self._judge(placed), key=lambda each: each.total_ms) if placed else []
+            found += [each.placement for each in _distinct(judged)]
+        return found
+
     def _proposals(self) -> list[IndexArray]:
         """Return states in which no shard exceeds a share of a device's load, columns and memory."""
         options, kinds, tuning = self._options, self._problem.kinds, self._problem.tuning
         largest = options.kinds[options.start]
         capacity = self._problem.memory.shard_capacity_bytes
+        alone = self._problem.compute_ms(kinds.representation[largest], per_work=BULK_PER_EVALUATION).sum(axis=1)
+        is_least = alone <= tuning.near * np.minimum.reduceat(alone, options.first)[options.unit]
         states = []
         is_narrow = [kinds.num_columns[largest] <= width for width in (np.inf, *tuning.widths)]
         for memory_share, narrow, load_share in product(tuning.memory_shares, is_narrow, tuning.longest):
-            small = (
-                (self._loads[largest] <= load_share * self._mean_load)
-                & narrow
-                & (kinds.memory_bytes[largest] <= memory_share * capacity)
+            may_be = narrow & (kinds.memory_bytes[largest] <= memory_share * capacity)
+            small = may_be & (self._loads[largest] <= load_share * self._mean_load)
+            # The first small option of each unit; where none is, its last, or the first that others hardly better.
+            position, least = (
+                np.minimum.reduceat(np.where(good, np.arange(len(largest)), options.last[options.unit]), options.first)
+                for good in (small, may_be & is_least)
             )
-            # The first small option of each unit, or its last option if none is small.
-            position = np.where(small, np.arange(len(largest)), options.last[options.unit])
-            states.append(np.minimum.reduceat(position, options.first))
+            states += [position, np.where(np.logical_or.reduceat(small, options.first), position, least)]
         return _distinct_states([*self._known, *states])
 
     def _children(self, state: IndexArray) -> list[IndexArray]:
@@ -282,6 +301,7 @@ def opened(
     whole: LocalSearch,
     *,
     starts: Sequence[Placement],
+    assigned: Sequence[IndexArray] = (),
     work_budget: int,
 ) -> list[Placement]:
     """Return the results of local search from the most promising starts, best start first, and the cheapest start.
@@ -294,16 +314,18 @@ def opened(
         local: improves placements within the same work.
         whole: improves the most promising one, in more work.
         starts: placements known already; the cheapest is one start.
+        assigned: states that are starts too.
         work_budget: ``problem.work`` at which the opening ends.
     """
     found = [candidate.placement for candidate in splits.proposed(problem.tuning.opening_grid, problem.tuning.num_best)]
+    found += splits.placed(assigned)
     if starts:
         found.append(starts[int(problem.total_ms(starts).argmin())])
-    improved: list[Placement] = []
-    for position in most_promising(problem, found):
-        if improved and problem.work >= work_budget:
-            break
-        improved.append((local if improved else whole).improve(found[position]))
+    ranked = [found[position] for position in most_promising(problem, found)]
+    count = 1 if len(problem.units) > problem.tuning.most_small_units else len(ranked)
+    improved = whole.improve_all(ranked[:count])
+    if problem.work < work_budget:
+        improved += local.improve_all(ranked[count:])
     cheapest = found[int(problem.total_ms(found).argmin())] if found else None
     return improved if cheapest is None else [*improved, cheapest]
 
@@ -322,7 +344,7 @@ class Perturbation:
 
     def perturbed(self, placement: Placement) -> Placement:
         """Return a placement that differs in a few shards, on and off a device that bounds the plan."""
-        bounding = int(self._generator.choice(list(bounding_devices(State(self._problem, placement)))))
+        bounding = int(self._generator.choice(list(bounding_devices(State(self._problem, [placement]).levels))))
         if self._generator.random() < 0.5:  # noqa: PLR2004 - both kinds of perturbation are equally likely
             return self._recut(placement, bounding)
         return self._moved(placement, bounding)

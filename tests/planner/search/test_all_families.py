@@ -1,6 +1,7 @@
 """The search over all families, against exhaustion and against the search by columns."""
 
 import random
+from collections.abc import Sequence
 from itertools import chain
 
 import numpy as np
@@ -289,9 +290,9 @@ def test_placements_of_a_large_set_descend_to_their_end(monkeypatch: pytest.Monk
     descended = list[Placement]()
     descend = search._descended
 
-    def noted(placement: Placement, until: int) -> Placement:
-        descended.append(placement)
-        return descend(placement, until)
+    def noted(placements: Sequence[Placement], until: int) -> list[Placement]:
+        descended.extend(placements)
+        return descend(placements, until)
 
     monkeypatch.setattr(search, "_descended", noted)
 

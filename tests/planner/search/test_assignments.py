@@ -133,6 +133,18 @@ def test_cuts_are_options_of_the_units_by_columns() -> None:
             assert cut == -1 or options.first[unit] <= cut <= options.last[unit]
 
 
+def test_assignments_by_columns_cut_what_is_longer_than_a_device() -> None:
+    """Each is another one, the best first, in which the hot table is in more shards than the cold ones."""
+    found = problem(400.0, 2.0, 2.0, 2.0)
+
+    states = assignments_of(found).by_columns()
+
+    options = OptionTable(found)
+    assert len({state.tobytes() for state in states}) == len(states) >= 1
+    hot, *cold = (len(options.shards_of(int(option))) for option in states[0])
+    assert hot > max(cold)
+
+
 def test_only_families_of_some_set_are_used_and_bound_units_are_never_by_columns() -> None:
     """Copies cost no exchange here, and would be taken where they were permitted."""
     asked = problem(1.0, 1.0, 1.0, num_rows=100, own={"t0": ShardingType.ROW_WISE})

@@ -1,6 +1,7 @@
 """Local search: every kind of step where it is the best one, and what no step may do."""
 
 import random
+from collections.abc import Iterator
 from itertools import product
 
 import numpy as np
@@ -146,6 +147,47 @@ def test_improving_never_costs_more_and_never_leaves_the_memory(asked: PlanReque
             assert problem.allowed is None or problem.allowed[index, devices].all()
 
 
+@generated(10, 40)
+@given(asked=search_requests(), seed=st.integers(0, 9999), count=st.integers(2, 12))
+def test_placements_descend_side_by_side_as_they_do_alone(asked: PlanRequest, seed: int, count: int) -> None:
+    """Fewer lanes than placements, and limits on shards that differ, included."""
+    problem = problem_of(asked)
+    generator = random.Random(seed)  # noqa: S311 - no secret
+    starts = [random_placement(problem, generator) for _ in range(count)]
+    whole = np.ones_like(problem.max_shards)
+    limits = [whole if generator.random() < 1 / 2 else problem.max_shards for _ in starts]
+
+    together = dict(local_search(problem).descents(zip(starts, limits, strict=True)))
+
+    alone = [
+        local_search(problem).improve(start, max_shards=limit) for start, limit in zip(starts, limits, strict=True)
+    ]
+    assert sorted(together) == list(range(count))
+    assert [shards_of(problem, together[position]) for position in range(count)] == [
+        shards_of(problem, each) for each in alone
+    ]
+
+
+def test_a_start_may_depend_on_descents_that_have_ended() -> None:
+    """It is drawn when there is a lane for it, not before."""
+    members = [table(f"t{index}", pooling_factor=1.0 + index) for index in range(12)]
+    problem = problem_of(request(*members))
+    num_lanes, num_ended = problem.tuning.num_lanes, list[int]()
+    ended = 0
+
+    def starts() -> Iterator[tuple[Placement, None]]:
+        for _ in range(3 * num_lanes):
+            num_ended.append(ended)
+            yield placed(problem, *((unit, 64, 0) for unit in range(12))), None
+
+    for _ in local_search(problem).descents(starts()):
+        ended += 1
+
+    assert num_ended[:num_lanes] == [0] * num_lanes
+    assert all(later > 0 for later in num_ended[num_lanes:])
+    assert ended == 3 * num_lanes
+
+
 def test_a_step_that_does_not_fit_is_not_taken() -> None:
     """The idle device has no room for either table, nor for a part that would help enough to be worth a shard."""
     members = tables(2, pooling_factor=20.0, num_embeddings=1_000_000)
@@ -217,8 +259,8 @@ def test_a_state_kept_up_to_date_equals_one_made_anew() -> None:
     found = search.improve(placed(problem, *((unit, 64, 0) for unit in range(9))))
 
     assert search.improvements > 1
-    state = State(problem, found)
-    assert state.total_ms == pytest.approx(problem.total_ms([found])[0], rel=1e-6)
+    state = State(problem, [found])
+    assert state.total_ms[0] == pytest.approx(problem.total_ms([found])[0], rel=1e-6)
 
 
 def test_columns_are_evened_out_though_the_loads_are_even() -> None:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from neuroshard_api.documents.request import Constraints, PlanRequest, TableConstraints
+from neuroshard_costs.shards import FloatArray
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.search.local_search import State, merged
 from neuroshard_planner.search.moves import NONE, CandidateMoves, relocations, shard_on, splits, swaps
@@ -17,44 +18,60 @@ from support.planner.searches import placed, problem_of, random_placement, searc
 Shards = list[tuple[int, int, int]]
 
 
-def outcomes(problem: Problem, placement: Placement, source: int, moves: CandidateMoves) -> list[Shards]:
+def outcomes(problem: Problem, placement: Placement, moves: CandidateMoves) -> list[Shards]:
     """Return the shards as (unit, columns, device) after each move."""
     results = []
     for choice in range(len(moves.target)):
-        state = State(problem, placement)
-        state.apply(source, moves, choice, np.zeros((2, 2)))
-        results.append(shards_of(problem, Placement(kinds=state.kinds, devices=state.devices)))
+        state = State(problem, [placement])
+        state.apply(moves.take(np.array([choice])), np.zeros((2, 1, 2)))
+        results.append(shards_of(problem, state.placements()[0]))
     return results
+
+
+def swaps_of_first(
+    problem: Problem, placement: Placement, wanted: dict[int, float], *, load: FloatArray
+) -> CandidateMoves:
+    """Return the swaps of the first shard with those of targets, from each of which some load is wanted."""
+    return swaps(
+        problem,
+        State(problem, [placement]),
+        np.array([0]),
+        np.array([list(wanted)]),
+        place=np.array([0]),
+        size=load,
+        wanted=np.array([list(wanted.values())]),
+    )
 
 
 def all_splits(problem: Problem, placement: Placement, source: int, *, wanted: float) -> list[Shards]:
     """Return the outcomes of splitting every shard of the source towards every other device; loads are columns."""
-    state = State(problem, placement)
+    state = State(problem, [placement])
     targets = np.array([device for device in range(problem.num_devices) if device != source])
     load = problem.kinds.num_columns[state.kinds].astype(np.float64)
-    held = np.flatnonzero(state.devices == source)
-    moves = splits(problem, state, held, targets, load=load, wanted=np.full(len(targets), wanted))
-    return outcomes(problem, placement, source, moves)
+    held = np.flatnonzero(state.slots == source)
+    targets = np.tile(targets, (len(held), 1))
+    moves = splits(problem, state, held, targets, load=load, wanted=np.full(targets.shape, wanted))
+    return outcomes(problem, placement, moves)
 
 
 def test_a_shard_may_move_to_any_device_without_a_shard_of_its_table() -> None:
     """Two shards of a table never meet by a move."""
     problem = problem_of(request(table(embedding_dim=128), num_devices=3))
     placement = placed(problem, (0, 64, 0), (0, 64, 1))
-    state = State(problem, placement)
+    state = State(problem, [placement])
 
-    moves = relocations(problem, state, np.array([0]), np.array([1, 2]))
+    moves = relocations(problem, state, np.array([0]), np.array([[1, 2]]))
 
-    assert outcomes(problem, placement, 0, moves) == [[(0, 64, 1), (0, 64, 2)]]
+    assert outcomes(problem, placement, moves) == [[(0, 64, 1), (0, 64, 2)]]
 
 
 def test_a_move_keeps_to_allowed_devices() -> None:
     """A pinned table has nowhere to go."""
     constraints = Constraints(forbidden_devices=(3,), tables={"t0": TableConstraints(devices=(0,))})
     problem = problem_of(request(*tables(2), constraints=constraints))
-    state = State(problem, placed(problem, (0, 64, 0), (1, 64, 0)))
+    state = State(problem, [placed(problem, (0, 64, 0), (1, 64, 0))])
 
-    moves = relocations(problem, state, np.array([0, 1]), np.array([1, 2, 3]))
+    moves = relocations(problem, state, np.array([0, 1]), np.array([[1, 2, 3]] * 2))
 
     assert list(zip(moves.source_shard.tolist(), moves.target.tolist(), strict=True)) == [(1, 1), (1, 2)]
 
@@ -65,7 +82,7 @@ def test_the_swaps_next_to_the_wanted_load_are_given() -> None:
     placement = placed(problem, (0, 64, 0), *((unit, 64, 1) for unit in range(1, 6)))
     load = np.array([10.0, 1.0, 6.0, 8.0, 9.0, 12.0])
 
-    moves = swaps(problem, State(problem, placement), np.array([0]), np.array([1]), size=load, wanted=np.array([3.0]))
+    moves = swaps_of_first(problem, placement, {1: 3.0}, load=load)
 
     assert sorted(load[moves.target_shard].tolist()) == [6.0, 8.0]
     assert (moves.source_kind == problem.whole[moves.target_shard]).all()
@@ -84,9 +101,7 @@ def test_a_want_beyond_what_is_there_gives_the_nearest(wanted: float, expected: 
     placement = placed(problem, (0, 64, 0), (1, 64, 1), (2, 64, 1), (3, 64, 1))
     load = np.array([10.0, 1.0, 9.0, 11.0])
 
-    moves = swaps(
-        problem, State(problem, placement), np.array([0]), np.array([1]), size=load, wanted=np.array([wanted])
-    )
+    moves = swaps_of_first(problem, placement, {1: wanted}, load=load)
 
     assert set(load[moves.target_shard].tolist()) == expected
 
@@ -97,14 +112,7 @@ def test_a_swap_looks_at_each_target_apart() -> None:
     placement = placed(problem, (0, 64, 0), (1, 64, 2), (2, 64, 2), (3, 64, 1), (4, 64, 1))
     load = np.array([10.0, 7.0, 2.0, 6.0, 3.0])
 
-    moves = swaps(
-        problem,
-        State(problem, placement),
-        np.array([0]),
-        np.array([2, 3, 1]),
-        size=load,
-        wanted=np.array([3.0, 3.0, 7.0]),
-    )
+    moves = swaps_of_first(problem, placement, {2: 3.0, 3: 3.0, 1: 7.0}, load=load)
 
     found = sorted(zip(moves.target.tolist(), load[moves.target_shard].tolist(), strict=True))
     assert found == [(1, 3.0), (2, 2.0), (2, 7.0)]
@@ -116,9 +124,9 @@ def test_a_swap_brings_no_two_shards_of_a_table_together() -> None:
     placement = placed(problem, (0, 64, 0), (0, 64, 1), (1, 128, 1))
     load = np.array([5.0, 4.0, 1.0])
 
-    moves = swaps(problem, State(problem, placement), np.array([0]), np.array([1]), size=load, wanted=np.array([4.0]))
+    moves = swaps_of_first(problem, placement, {1: 4.0}, load=load)
 
-    assert outcomes(problem, placement, 0, moves) in ([], [[(0, 64, 0), (0, 64, 1), (1, 128, 1)]])
+    assert outcomes(problem, placement, moves) in ([], [[(0, 64, 0), (0, 64, 1), (1, 128, 1)]])
 
 
 def test_a_swap_keeps_both_tables_on_their_devices() -> None:
@@ -128,7 +136,7 @@ def test_a_swap_keeps_both_tables_on_their_devices() -> None:
     placement = placed(problem, (0, 64, 0), (1, 64, 1), (2, 64, 1))
     load = np.array([10.0, 5.0, 4.0])
 
-    moves = swaps(problem, State(problem, placement), np.array([0]), np.array([1]), size=load, wanted=np.array([5.5]))
+    moves = swaps_of_first(problem, placement, {1: 5.5}, load=load)
 
     assert moves.target_shard.tolist() == [2]
 
@@ -193,7 +201,7 @@ def test_a_table_of_most_shards_only_shifts_columns() -> None:
 def test_a_shard_is_found_by_unit_and_device() -> None:
     """NONE where there is none, also beyond the last key."""
     problem = problem_of(request(*tables(3)))
-    state = State(problem, placed(problem, (2, 64, 0), (0, 64, 3), (1, 64, 1)))
+    state = State(problem, [placed(problem, (2, 64, 0), (0, 64, 3), (1, 64, 1))])
 
     found = shard_on(problem, state, np.array([0, 0, 1, 2, 2]), np.array([3, 2, 1, 0, 3]))
 
@@ -207,23 +215,24 @@ def test_no_step_breaks_a_constraint_or_loses_a_column(asked: PlanRequest, seed:
     problem = problem_of(asked)
     generator = random.Random(seed)  # noqa: S311 - no secret
     placement = merged(problem, random_placement(problem, generator))
-    state = State(problem, placement)
+    state = State(problem, [placement])
     source = int(generator.choice(placement.devices.tolist()))
     targets = np.array([device for device in range(problem.num_devices) if device != source], dtype=np.int64)
     if not len(targets):
         return
-    held = np.flatnonzero(state.devices == source)
+    held = np.flatnonzero(state.slots == source)
     load = np.random.default_rng(seed).random(len(state.kinds)) + 0.1
-    wanted = np.random.default_rng(seed).random(len(targets)) - 0.2
+    wanted = np.random.default_rng(seed).random((1, len(targets))) - 0.2
+    place = np.zeros(len(held), dtype=np.int64)
     moves = CandidateMoves.concatenated(
         [
-            relocations(problem, state, held, targets),
-            swaps(problem, state, held, targets, size=load, wanted=wanted[None]),
-            splits(problem, state, held, targets, load=load, wanted=wanted),
+            relocations(problem, state, held, targets[None][place]),
+            swaps(problem, state, held, targets[None], place=place, size=load, wanted=wanted),
+            splits(problem, state, held, targets[None][place], load=load, wanted=wanted[place]),
         ]
     )
 
-    for shards in outcomes(problem, placement, source, moves.take(np.arange(len(moves.target))[:20])):
+    for shards in outcomes(problem, placement, moves.take(np.arange(len(moves.target))[:20])):
         for index, unit in enumerate(problem.units):
             own = [(columns, device) for position, columns, device in shards if position == index]
             devices = [device for _, device in own]

@@ -49,7 +49,7 @@ def test_the_start_that_promises_most_descends_to_its_end() -> None:
     problem = problem_of(request(*tables(6, pooling_factor=30.0, embedding_dim=16), topology=topology(2)))
     uneven = placed(problem, *((unit, 16, 0) for unit in range(6)))
 
-    (descended, cheapest) = opening(problem, uneven, work_budget=problem.work + 1)
+    descended, *_, cheapest = opening(problem, uneven, work_budget=problem.work + 1)
 
     assert problem.total_ms([descended])[0] <= problem.total_ms([cheapest])[0]
     assert np.bincount(descended.devices).tolist() == [3, 3]
