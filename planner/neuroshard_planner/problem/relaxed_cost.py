@@ -7,7 +7,8 @@ every device, so that some device makes a call for each of them, and one more wh
 that share those, the mean has at least the load of the mean over all.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from neuroshard_costs.step_cost import Collective
 
 from neuroshard_planner.problem.problem import Problem
 
+_MARGIN = 1e-9  # that keeps two loads apart
 _LEAST_DEMAND_MS = 1e-10  # less than any shard demands of anything
 COLLECTIVES = {
     COLUMNS: (Collective.POOLED_EMBEDDINGS, Collective.INDICES),
@@ -26,6 +28,10 @@ COLLECTIVES = {
     REPLICATED: (Collective.GRADIENTS,),
 }
 """That a table takes part in, by its family."""
+
+
+Straight = Mapping[Collective, float]
+"""Milliseconds per unit of traffic of collectives that have a line in place of their time."""
 
 
 class TrafficLimits(NamedTuple):
@@ -78,14 +84,35 @@ class RelaxedCost:
         assert found is not None, "asked only of costs that have tangents"
         return found[0]
 
-    def tangent(self, mean: FloatArray) -> tuple[float, FloatArray]:
+    def tangent(self, mean: FloatArray, straight: Straight = MappingProxyType({})) -> tuple[float, FloatArray]:
         """Return the milliseconds at a mean device and the slopes there: no mean device goes below this tangent."""
-        total, slope = self.tangent_of_compute(mean)
+        times, slopes = self.tangent_of_passes(mean[: self._num_traits])
+        total, slope = float(np.maximum(times, self._single_ms).sum()), np.zeros_like(mean)
+        slope[: self._num_traits] = slopes[times >= self._single_ms].sum(axis=0)
+        if self._hides_inputs and Collective.INDICES in self._hulls:
+            place = self._num_traits + Collective.INDICES
+            ms, rate = self._hulls[Collective.INDICES].tangent(float(mean[place]))
+            if ms > total:  # hidden is what takes no longer than the compute
+                total = ms
+                slope[:] = 0.0
+                slope[place] = rate
+        beyond_ms, beyond = self.tangent_beyond_compute(mean, straight)
+        return total + beyond_ms, slope + beyond
+
+    def tangent_beyond_compute(
+        self, mean: FloatArray, straight: Straight = MappingProxyType({})
+    ) -> tuple[float, FloatArray]:
+        """Return the tangent of all but compute, and but indices that it may hide."""
+        slope = np.zeros_like(mean)
+        slope[self._num_traits + Collective.GRADIENTS] = self._dense_update_ms
+        total = self._fixed_ms + self._dense_update_ms * float(mean[self._num_traits + Collective.GRADIENTS])
         for collective, hull in self._hulls.items():
-            if collective is not Collective.INDICES:
-                ms, rate = hull.tangent(float(mean[self._num_traits + collective]))
+            if collective is not Collective.INDICES or not self._hides_inputs:
+                place = self._num_traits + collective
+                rate = straight.get(collective)
+                ms, rate = hull.tangent(float(mean[place])) if rate is None else (rate * float(mean[place]), rate)
                 total += ms
-                slope[self._num_traits + collective] += rate
+                slope[place] += rate
         return total, slope
 
     def lines(self, collective: Collective, *, most_ms: float, tolerance_ms: float) -> Sequence[tuple[float, float]]:
@@ -100,29 +127,8 @@ class RelaxedCost:
         """What placements use."""
         return list(self._hulls)
 
-    def tangent_of_compute(self, mean: FloatArray, *, floor: float = 1.0) -> tuple[float, FloatArray]:
-        """Return the tangent of all but collectives; of these the exchange of indices is in it.
-
-        Where the dearest shard alone takes longer than the mean device, this share of its time counts, and the rest of
-        that of the mean device.
-        """
-        sums = mean[: self._num_traits]
+    def tangent_of_passes(self, sums: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return levels [2] of compute and their slopes [2, q] of a device that has these sums, and all calls."""
         found = self._tangent_ms(sums, num_calls=self._num_calls)
         assert found is not None, "asked only of costs that have tangents"
-        times, slopes = self._passes(found[0]), self._passes(found[1].T).T
-        of_single = np.where(times < self._single_ms, floor, 0.0)
-        total, slope = float((of_single * self._single_ms + (1 - of_single) * times).sum()), np.zeros_like(mean)
-        slope[: self._num_traits] = ((1 - of_single)[:, None] * slopes).sum(axis=0)
-        if (indices := self._hulls.get(Collective.INDICES)) is not None:
-            place = self._num_traits + Collective.INDICES
-            ms, rate = indices.tangent(float(mean[place]))
-            if not self._hides_inputs:
-                total += ms
-                slope[place] += rate
-            elif ms > total:  # hidden is what takes no longer than the compute
-                total = ms
-                slope[:] = 0.0
-                slope[place] = rate
-        gradients = self._num_traits + Collective.GRADIENTS
-        slope[gradients] += self._dense_update_ms
-        return total + self._fixed_ms + self._dense_update_ms * float(mean[gradients]), slope
+        return self._passes(found[0]), self._passes(found[1].T).T

@@ -8,22 +8,22 @@ Hence f(sum over units / devices) bounds the compute, once for forward and once 
 bound the communication. A unit that must keep a wide shard bounds the compute by that shard alone, and the
 communication by what it brings its device.
 
-Plans are bounded by the set of families in use. Which family and which widths a unit takes, prices bound, and of small
-sets branch by branch (`price_bound`). Where the costs have no slopes, the least of all families and widths counts,
-coordinate by coordinate.
+Plans are bounded by the set of families in use. Which family and which widths a unit takes, prices bound
+(`price_bound`), and of small sets branch by branch (`branches`). Where the costs have no slopes, the least of all
+families and widths counts, coordinate by coordinate.
 
 Tables by rows and copies are on all devices, whole in width: the widest of them gives every shard of the plan its
 lanes. So plans with such tables are bounded once for each number of lanes, and the least of these bounds counts.
 
 A plan of cost c holds no shard that alone costs more than c. Restricting the widths to such shards gives a bound b(c)
-that does not grow with c; no plan costs a c with b(c) > c, so the largest such c is the bound. It sees what splits
-cost: a table that must be cut fine to reach c brings the larger representation of its fine shards.
+of plans of at most c, so that no plan costs less than both; c rises as long as b(c) >= c. It sees what splits cost: a
+table that must be cut fine to reach c brings the larger representation of its fine shards.
 
 A bound of plans of any families, also of those that the constraints do not name, is what some one shard of the dearest
 unit costs alone.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import copy
 from functools import cache, cached_property
 from itertools import combinations, repeat
@@ -39,9 +39,11 @@ from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.problem.relaxed_cost import COLLECTIVES, RelaxedCost, TrafficLimits
 from neuroshard_planner.problem.shard_kinds import ShardSize
 from neuroshard_planner.problem.units import BoolArray, Unit
-from neuroshard_planner.search.price_bound import MOST_ROWS, Branches, Choices, Shards, price_bound
+from neuroshard_planner.search.branches import MOST_CHOICES, Branches
+from neuroshard_planner.search.price_bound import Choices, price_bound
 
 ROUNDING = 1e-5  # relative; the networks round their inputs to 2^-24
+STEP = 0.05  # of a limit above the bound that is known
 PRECISION = 1e-3  # of the largest c with b(c) > c
 EVERYWHERE = (ROWS, REPLICATED)
 """Families whose shards are on all devices."""
@@ -90,74 +92,66 @@ class FamilyBounds:
 
     def promising(self, limit_ms: float) -> list[Families]:
         """Return the sets of families of which a plan may cost less than the limit."""
-        return [each for each in self.sets if self.of(each, limit_ms, enough_ms=limit_ms) * (1 - ROUNDING) < limit_ms]
+        enough_ms = limit_ms / (1 - ROUNDING)
+        return [each for each in self.sets if self._of(each, _Aim(limit_ms, enough_ms, enough_ms)) < enough_ms]
 
-    def of(self, families: Families, limit_ms: float, *, enough_ms: float = np.inf) -> float:
-        """Return b(c) of plans that use exactly these families; infinite where there is none.
+    def of(self, families: Families, limit_ms: float) -> float:
+        """Return b(c) of plans that use exactly these families, one of the sets; infinite where there is none."""
+        return self._of(families, _Aim(limit_ms))
 
-        Args:
-            families: one of the sets.
-            limit_ms: c.
-            enough_ms: a bound as high as that is not raised further.
-        """
+    def _of(self, families: Families, aim: "_Aim") -> float:
         options = self._by_columns if families == (COLUMNS,) else self._options
         of_lanes = map(options.with_lanes, options.lanes_of(families))
-        return min(self._of_lanes(each, families, limit_ms, enough_ms) for each in of_lanes)
+        return min(self._of_lanes(each, families, aim) for each in of_lanes)
 
-    def _of_lanes(self, options: "_Options", families: Families, limit_ms: float, enough_ms: float) -> float:
-        least = options.least(limit_ms).of(families)
+    def _of_lanes(self, options: "_Options", families: Families, aim: "_Aim") -> float:
+        least = options.least(aim.limit_ms).of(families)
         if _num_distinct(least.unit) < len(self._problem.units) or _num_distinct(least.family) < len(families):
             return np.inf
         level_ms = options.spread_ms(least)
-        if not self._has_tangents or level_ms >= enough_ms:
+        if not self._has_tangents or level_ms >= aim.enough_ms:
             return level_ms
-        return max(level_ms, self._priced(options, families, least, limit_ms, enough_ms, level_ms=level_ms))
+        return max(level_ms, self._priced(options, families, least, aim))
 
-    def _priced(
-        self,
-        options: "_Options",
-        families: Families,
-        least: "_Least",
-        limit_ms: float,
-        enough_ms: float,
-        *,
-        level_ms: float,
-    ) -> float:
-        choices = options.choices(least, limit_ms)
-        limits = options.traffic_limits(least)
+    def _priced(self, options: "_Options", families: Families, least: "_Least", aim: "_Aim") -> float:
+        limit_ms, enough_ms, needed_ms, by_branches = aim
+        choices, limits = options.choices(least, limit_ms), options.traffic_limits(least)
         key = families, np.concatenate((*limits, least.single_ms)).tobytes()
         if key not in self._relaxed:
             self._relaxed[key] = RelaxedCost(self._problem, families, limits, least.single_ms)
         relaxed = self._relaxed[key]
-        about_ms = limit_ms if np.isfinite(limit_ms) else level_ms
-        branches = None
-        if len(choices.rows) <= MOST_ROWS:
-            branches = Branches(relaxed, choices, options.shards(least, limit_ms), about_ms=about_ms)
-        if branches is not None and not branches.are_of_use:
-            branches = None
-        needed_ms = enough_ms if branches is None and np.isfinite(enough_ms) else 0.0
-        bound_ms, mean = price_bound(relaxed, choices, enough_ms=enough_ms, needed_ms=needed_ms)
-        if branches is None or bound_ms >= enough_ms:
+        if not (by_branches and self._is_small and np.isfinite(limit_ms)):
+            return price_bound(relaxed.tangent, choices, enough_ms=enough_ms, needed_ms=needed_ms)[0]
+        bound_ms, mean = price_bound(relaxed.tangent, choices, enough_ms=enough_ms)
+        if bound_ms >= enough_ms:
             return bound_ms
-        return branches.bound_ms(mean=mean, known_ms=bound_ms, enough_ms=enough_ms)
+        pooled = Collective.POOLED_EMBEDDINGS
+        branches = Branches(
+            relaxed,
+            choices,
+            self._problem.step_cost.collective(pooled),
+            num_devices=options.num_devices,
+            least_columns=float(options.least_traffic[pooled]),
+            least_peak=max(float(limits.least[pooled]), float(limits.of_some_device[pooled])),
+            limit_ms=limit_ms,
+        )
+        return branches.bound_ms(mean=mean, known_ms=bound_ms, enough_ms=enough_ms, needed_ms=needed_ms)
 
     def _least_of(self, sets: Sequence[Families]) -> float:
         """Return a cost that no plan of these sets goes below."""
         free: dict[Families, float] = {}
         for families in sets:
-            free[families] = self.of(families, np.inf, enough_ms=min(free.values(), default=np.inf))
+            free[families] = self._of(families, _Aim(np.inf, min(free.values(), default=np.inf), by_branches=False))
 
-        known = sorted(free, key=lambda families: free[families])
-
-        def exceeds(limit_ms: float) -> bool:
-            """Return whether b(c) > c; what is dearer than c in any shards stays so."""
-            for place, families in enumerate(known):
-                if free[families] <= limit_ms and self.of(families, limit_ms, enough_ms=limit_ms) <= limit_ms:
-                    known.insert(0, known.pop(place))  # the likeliest at the next limit, too
-                    return False
-            return True
-
-        return _largest_below(exceeds, min(free.values())) * (1 - ROUNDING)
+        least_ms, step = min(free.values()), STEP
+        while step >= (STEP if self._is_small else PRECISION):
+            limit_ms = raised_ms = least_ms * (1 + step)
+            for families in sorted(free, key=lambda families: free[families]):
+                if free[families] < raised_ms:
+                    raised_ms = min(raised_ms, self._of(families, _Aim(limit_ms, raised_ms)))
+            least_ms = max(least_ms, raised_ms)
+            step = step if raised_ms == limit_ms else step / 4
+        return least_ms * (1 - ROUNDING)
 
     @cached_property
     def _every(self) -> tuple[IndexArray, IndexArray]:
@@ -174,12 +168,29 @@ class FamilyBounds:
         by_columns = self._problem.kinds.family[kind] == COLUMNS
         return self._options if by_columns.all() else _Options(self._problem, unit[by_columns], kind[by_columns])
 
+    @property
+    def _is_small(self) -> bool:
+        return self._has_tangents and len(self._every[0]) <= MOST_CHOICES
+
     @cached_property
     def _has_tangents(self) -> bool:
         if self._is_loose or any(choice.kernels for choice in self._problem.host_choices):
             return False  # a table in host memory takes less of the device than any option here
         (sums,) = self._problem.least_demands(self._problem.whole[:1])
         return self._problem.tangent_ms(sums, num_calls=1) is not None
+
+
+class _Aim(NamedTuple):
+    """What is asked of a bound."""
+
+    limit_ms: float
+    """Of the cost of plans (c of the module)."""
+    enough_ms: float = np.inf
+    """A bound as high as that is not raised further."""
+    needed_ms: float = 0.0
+    """Nor is one that cannot be as high as that."""
+    by_branches: bool = True
+    """Whether small sets are bounded branch by branch, which is higher and takes longer."""
 
 
 class _Least(NamedTuple):
@@ -224,7 +235,7 @@ class _Options:
         group = unit * len(FAMILIES) + family
         self._starts = np.flatnonzero(np.diff(group, prepend=-1))
         self._unit, self._family = unit[self._starts], family[self._starts]
-        self._devices = problem.num_devices if problem.allowed is None else int(problem.allowed.any(axis=0).sum())
+        self.num_devices = problem.num_devices if problem.allowed is None else int(problem.allowed.any(axis=0).sum())
         alone = problem.pass_levels(representation)
         num_placed = np.array([_num_placed(each, problem) for each in FAMILIES])[family]
         # Some shard of each unit has at least its columns divided by the most shards.
@@ -234,21 +245,21 @@ class _Options:
         self._wide = np.where(is_narrow, np.inf, alone)
         self._own_traffic = np.minimum.reduceat(np.where(is_narrow, np.inf, kinds.traffic[kind]), self._starts, axis=0)
         """[g, collectives] of the device with the widest shard of the unit, at least."""
-        traffic = kinds.traffic[kind] * (num_placed * self._columns[unit] / width)[:, None] / self._devices
+        traffic = kinds.traffic[kind] * (num_placed * self._columns[unit] / width)[:, None] / self.num_devices
         self._traffic: FloatArray = np.minimum.reduceat(traffic, self._starts, axis=0)
         """[g, collectives] of the mean device."""
-        self._kind, self._share = kind, num_placed * self._columns[unit] / width / self._devices
+        self._kind, self._share = kind, num_placed * self._columns[unit] / width / self.num_devices
         self._group = np.repeat(np.arange(len(self._starts)), np.diff(self._starts, append=len(kind)))
         self._lanes = np.where(np.isin(family, EVERYWHERE), problem.lanes(kind), 0.0)
         self._rows = self._mean_rows(0.0)
         """[n, q + collectives] what a unit in shards of one kind adds to the mean device."""
-        self._least_traffic = problem.step_cost.least_traffic
+        self.least_traffic = problem.step_cost.least_traffic
         unit_starts = np.searchsorted(unit, np.arange(len(problem.units)))
         if num_placed.max() > 1:
             least = np.minimum.reduceat(traffic, unit_starts, axis=0).sum(axis=0)
-            self._least_traffic = np.minimum(least, np.where(self._least_traffic > 0, self._least_traffic, np.inf))
+            self.least_traffic = np.minimum(least, np.where(self.least_traffic > 0, self.least_traffic, np.inf))
         self._too_dear_ms = problem.step_cost.with_compute_ms(
-            alone.sum(axis=1), _with_own(self._least_traffic, kinds.traffic[kind])
+            alone.sum(axis=1), _with_own(self.least_traffic, kinds.traffic[kind])
         )
         self._known: tuple[float, _Least] | None = None
         self._unlimited: tuple[FloatArray, ...] | None = None
@@ -311,7 +322,7 @@ class _Options:
         if step_cost.joins_passes:
             # A sum of functions that are convex up to a rescaling need not be: the larger of the two always bounds it.
             spread = step_cost.passes(spread) if problem.costs.is_convex else np.array([spread.max(), 0.0])
-        traffic = np.maximum(self._least_traffic, self._traffic_of_some_device(least))
+        traffic = np.maximum(self.least_traffic, self._traffic_of_some_device(least))
         return float(step_cost.total_ms(np.concatenate((np.maximum(spread, least.single_ms), traffic))))
 
     def choices(self, least: _Least, limit_ms: float) -> Choices:
@@ -321,20 +332,13 @@ class _Options:
         """
         usable = np.flatnonzero(self._is_usable(limit_ms) & np.isin(self._group, least.place))
         group = self._group[usable]
-        return Choices(self._rows[usable], self._unit[group], self._family[group])
-
-    def shards(self, least: _Least, limit_ms: float) -> Shards:
-        """Return the columns of the shards of `choices`, and what they leave of the limit."""
-        usable = np.flatnonzero(self._is_usable(limit_ms) & np.isin(self._group, least.place))
-        pooled = Collective.POOLED_EMBEDDINGS
-        limits = self.traffic_limits(least)
-        return Shards(
-            columns=self._problem.kinds.traffic[self._kind[usable], pooled],
+        return Choices(
+            rows=self._rows[usable],
+            unit=self._unit[group],
+            family=self._family[group],
+            share=self._share[usable],
+            columns=self._problem.kinds.traffic[self._kind[usable], Collective.POOLED_EMBEDDINGS],
             spare_ms=limit_ms - self._too_dear_ms[usable],
-            exchange=self._problem.step_cost.collective(pooled),
-            least_columns=float(self._least_traffic[pooled]),
-            least_peak=max(float(limits.least[pooled]), float(limits.of_some_device[pooled])),
-            limit_ms=limit_ms,
         )
 
     def traffic_limits(self, least: _Least) -> TrafficLimits:
@@ -368,17 +372,6 @@ def _least_usable(values: FloatArray, usable: BoolArray, starts: IndexArray) -> 
 
 def _num_distinct(values: IndexArray) -> int:
     return int(np.count_nonzero(np.bincount(values)))
-
-
-def _largest_below(exceeds: Callable[[float], bool], low: float) -> float:
-    """Return the largest c with b(c) > c, to PRECISION, for a b that does not grow with c and is at least ``low``."""
-    step = 4 * PRECISION
-    while exceeds(high := low * (1 + step)):
-        low, step = high, 2 * step
-    while high > low * (1 + PRECISION):
-        middle = (low + high) / 2
-        low, high = (middle, high) if exceeds(middle) else (low, middle)
-    return low
 
 
 def _with_own(least: FloatArray, traffic: FloatArray) -> FloatArray:

@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -265,3 +265,37 @@ def test_columns_of_a_device_come_in_the_steps_of_their_widths(types: tuple[Shar
 
     assert 0 < uneven_ms <= problem.total_ms([even])[0] - exchange_ms
     assert FamilyBounds(problem).least_ms > 0.8 * problem.total_ms([even])[0]
+
+
+@generated(6, 40)
+@given(
+    widths=st.lists(st.sampled_from([8, 16, 32]), min_size=6, max_size=6),
+    lookups=st.lists(st.sampled_from([1.0, 4.0, 40.0]), min_size=6, max_size=6),
+    pipeline=st.sampled_from(Pipeline),
+)
+def test_no_way_to_put_whole_tables_on_devices_costs_less(
+    widths: list[int], lookups: list[float], pipeline: Pipeline
+) -> None:
+    """Against all of them: six tables on three devices."""
+    members = [
+        table(f"t{index}", num_embeddings=400_000, embedding_dim=width, pooling_factor=pooling)
+        for index, (width, pooling) in enumerate(zip(widths, lookups, strict=True))
+    ]
+    asked = request(*members, num_devices=3, batch_size_per_device=4096, pipeline=pipeline, constraints=WHOLE)
+    problem = Problem(asked, H100)
+    every = [Placement(kinds=problem.whole, devices=np.array(each)) for each in product(range(3), repeat=6)]
+
+    assert FamilyBounds(problem).least_ms <= problem.total_ms(every).min() * (1 + ROUNDING)
+
+
+@pytest.mark.parametrize("lookups", [1.0, 60.0])
+def test_devices_hold_whole_tables(lookups: float) -> None:
+    """Ten on eight devices: two have two, which the mean device does not say. One may be dearer than all others."""
+    members = [
+        table(f"t{index}", num_embeddings=10_000_000, embedding_dim=64, pooling_factor=1.0 if index else lookups)
+        for index in range(10)
+    ]
+    problem = Problem(request(*members, num_devices=8, constraints=WHOLE), H100)
+    best = placed(problem, *((unit, 64, unit if unit < 8 else unit - 2) for unit in range(10)))
+
+    assert FamilyBounds(problem).least_ms == pytest.approx(problem.total_ms([best])[0], rel=0.01)

@@ -37,7 +37,8 @@ def relaxed_problem(families: tuple[int, ...], *, pipeline: Pipeline) -> tuple[R
     others = generator.permutation(24)[: 2 * len(families)]
     family = np.full(24, families[0])
     family[others] = np.resize(families, len(others))
-    return RelaxedCost(problem, families, limits, np.zeros(2)), Choices(rows, np.repeat(np.arange(8), 3), family)
+    choices = Choices(rows, np.repeat(np.arange(8), 3), family, np.ones(24), np.zeros(24), np.zeros(24))
+    return RelaxedCost(problem, families, limits, np.zeros(2)), choices
 
 
 @pytest.mark.parametrize("pipeline", [Pipeline.NONE, Pipeline.SPARSE_DIST])
@@ -50,7 +51,7 @@ def test_no_choice_costs_less_than_the_bound(families: tuple[int, ...], pipeline
     choices = list(given.rows[chosen[uses_all]].sum(axis=1))
 
     least_ms = min(relaxed.tangent(choice)[0] for choice in choices)
-    bound_ms, _ = price_bound(relaxed, given)
+    bound_ms, _ = price_bound(relaxed.tangent, given)
 
     assert 0.8 * least_ms < bound_ms <= least_ms * (1 + ROUNDED)
     for point, other in zip(choices[:50], choices[50:100], strict=True):
@@ -62,8 +63,8 @@ def test_a_bound_that_is_high_enough_is_not_raised_further() -> None:
     """It holds all the same."""
     relaxed, choices = relaxed_problem((COLUMNS, REPLICATED), pipeline=Pipeline.NONE)
 
-    bound_ms, _ = price_bound(relaxed, choices)
-    enough_ms, _ = price_bound(relaxed, choices, enough_ms=0.5 * bound_ms)
+    bound_ms, _ = price_bound(relaxed.tangent, choices)
+    enough_ms, _ = price_bound(relaxed.tangent, choices, enough_ms=0.5 * bound_ms)
 
     assert 0.5 * bound_ms <= enough_ms <= bound_ms * 1.002
 
