@@ -16,8 +16,8 @@ Tables by rows and copies are on all devices, whole in width: the widest of them
 lanes. So plans with such tables are bounded once for each number of lanes, and the least of these bounds counts.
 
 A plan of cost c holds no shard that alone costs more than c. Restricting the widths to such shards gives a bound b(c)
-of plans of at most c, so that no plan costs less than both; c rises as long as b(c) >= c. It sees what splits cost: a
-table that must be cut fine to reach c brings the larger representation of its fine shards.
+of plans of at most c, so that no plan costs less than both; c rises in steps, smaller ones where b(c) is below c. It
+sees what splits cost: a table that must be cut fine to reach c brings the larger representation of its fine shards.
 
 A bound of plans of any families, also of those that the constraints do not name, is what some one shard of the dearest
 unit costs alone.
@@ -43,8 +43,8 @@ from neuroshard_planner.search.branches import MOST_CHOICES, Branches
 from neuroshard_planner.search.price_bound import Choices, price_bound
 
 ROUNDING = 1e-5  # relative; the networks round their inputs to 2^-24
-STEP = 0.05  # of a limit above the bound that is known
-PRECISION = 1e-3  # of the largest c with b(c) > c
+STEP = 0.05  # of a limit above what is known; small sets are bounded branch by branch as long as it is that
+PRECISION = 5e-4  # of a limit
 EVERYWHERE = (ROWS, REPLICATED)
 """Families whose shards are on all devices."""
 COLUMN_COLLECTIVES = (Collective.POOLED_EMBEDDINGS, Collective.INDICES)
@@ -144,11 +144,12 @@ class FamilyBounds:
             free[families] = self._of(families, _Aim(np.inf, min(free.values(), default=np.inf), by_branches=False))
 
         least_ms, step = min(free.values()), STEP
-        while step >= (STEP if self._is_small else PRECISION):
+        while step >= PRECISION:
             limit_ms = raised_ms = least_ms * (1 + step)
             for families in sorted(free, key=lambda families: free[families]):
                 if free[families] < raised_ms:
-                    raised_ms = min(raised_ms, self._of(families, _Aim(limit_ms, raised_ms)))
+                    aim = _Aim(limit_ms, raised_ms, by_branches=step == STEP)
+                    raised_ms = min(raised_ms, self._of(families, aim))
             least_ms = max(least_ms, raised_ms)
             step = step if raised_ms == limit_ms else step / 4
         return least_ms * (1 - ROUNDING)
