@@ -30,10 +30,11 @@ from neuroshard_planner.problem.tuning import SearchTuning
 from neuroshard_planner.search.all_families import MixedSearch, mixed
 from neuroshard_planner.search.assignments import bound_to_convert
 from neuroshard_planner.search.bounds import ROUNDING, FamilyBounds, single_unit_bound_ms
-from neuroshard_planner.search.by_columns import Found, IteratedSearch
+from neuroshard_planner.search.by_columns import Found, IteratedSearch, is_large
 from neuroshard_planner.search.host_memory import hosted
 from neuroshard_planner.search.local_search import merged
 from neuroshard_planner.search.options import OptionTable
+from neuroshard_planner.search.wraps import wrapped
 from neuroshard_planner.search_state import Watch, Watched
 from neuroshard_planner.wide_tables import column_blocks, unrepaired_widths
 
@@ -272,9 +273,20 @@ def _in_device_memory(
     if not _is_mixed(problem):
         if problem.has_further_types:
             _require_by_columns(problem)
-        return _by_columns(problem, starts).run(bound_ms=0.0 if bounds is None else bounds.least_ms)
-    bounds = bounds or FamilyBounds(problem)
-    return mixed(problem, bounds, columns=_by_columns(problem, starts), work_budget=_budget(problem))
+        found = _by_columns(problem, starts).run(bound_ms=0.0 if bounds is None else bounds.least_ms)
+    else:
+        bounds = bounds or FamilyBounds(problem)
+        found = mixed(problem, bounds, columns=_by_columns(problem, starts), work_budget=_budget(problem))
+    return found if found is None or is_large(problem) else _evened(problem, found)
+
+
+def _evened(problem: Problem, found: Found) -> Found:
+    """Return the same with its columns end to end, if that costs less and fits."""
+    even = wrapped(problem, found.placement)
+    if even is None or not problem.fits(even):
+        return found
+    best_ms, ms = problem.total_ms([found.placement, even]).tolist()
+    return replace(found, placement=even) if ms < best_ms * (1 - problem.tuning.least_round_gain) else found
 
 
 def _by_columns(problem: Problem, starts: Sequence[Placement]) -> IteratedSearch:

@@ -91,7 +91,7 @@ def test_only_tables_that_lower_the_step_are_narrow() -> None:
 
 def test_a_placement_of_several_types_is_priced_as_a_plan_of_them() -> None:
     """Two problems, of the narrow types and of the tables' own, price every set of tables between them."""
-    members = builders.tables(6, pooling_factor=20.0, data_type=DataType.FP16)
+    members = builders.tables(7, pooling_factor=20.0, data_type=DataType.FP16)
     plan = planned(builders.request(*members, search=SearchSettings(work_budget=400)))
     own = dict.fromkeys([table.name for table in members], DataType.FP32)
     costs = ExactCosts(plan.request.topology.device)
