@@ -7,7 +7,6 @@
 - Devices hold whole shards (`device_bound`).
 """
 
-from collections.abc import Iterator
 from functools import partial
 from itertools import islice, product
 from typing import NamedTuple
@@ -28,7 +27,6 @@ STRAIGHT = 0.01  # share of a plan's cost by which a line may be below a reducti
 MOST_PIECES = 64
 MOST_PEAKS = 128  # further ones are bounded together
 FINE = 64  # steps of columns from which on a mean is about as good as a peak
-SPAN = 1.5  # of peaks that are bounded together
 MOST_GAIN = 1.2  # by whole shards
 POOLED = Collective.POOLED_EMBEDDINGS
 
@@ -127,32 +125,33 @@ class Branches:
         least_ms = min(enough_ms, float(self._peaks_ms[-1] + by_rate[0]))  # of all further peaks
         if min(least_ms, float(found.min())) * MOST_GAIN < needed_ms:
             return min(least_ms, float(found.min()))
-        for span in self._spans(np.flatnonzero(found < least_ms)):
-            found[span] = np.maximum(found[span], self._at_span(piece, span, mean, column_ms, least_ms))
+        low = np.flatnonzero(found < least_ms)
+        if len(low):
+            found[low] = np.maximum(found[low], self._at(piece, low, mean, column_ms, least_ms))
         for place in np.argsort(found, kind="stable").tolist():
             if found[place] >= least_ms or least_ms < needed_ms:
                 break
-            own_ms = float(found[place])
+            own_ms = np.inf
             if (usable := self._choices.at(self._usable(self._peaks[[place]]))) is not None:
                 straight = {**piece.rates, POOLED: float(rates[at_rates[place].argmax()])}
                 _, own_mean = self._best(usable, straight, mean)
-                (own_ms,) = self._at_span(piece, np.array([place]), own_mean, column_ms, least_ms).tolist()
+                (own_ms,) = self._at(piece, np.array([place]), own_mean, column_ms, least_ms).tolist()
             least_ms = min(least_ms, max(float(found[place]), own_ms))
         return least_ms
 
-    def _at_span(
-        self, piece: _Piece, span: IndexArray, mean: FloatArray, column_ms: float, enough_ms: float
+    def _at(
+        self, piece: _Piece, places: IndexArray, mean: FloatArray, column_ms: float, enough_ms: float
     ) -> FloatArray:
-        """Return [span] bounds of peaks by the prices at a mean device, infinite where no plan has one of them."""
-        usable = self._choices.at(self._usable(self._peaks[span]))
+        """Return [places] bounds of peaks by the prices at a mean device, infinite where no plan has one of them."""
+        usable = self._choices.at(self._usable(self._peaks[places]))
         if usable is None:
-            return np.full(len(span), np.inf)
+            return np.full(len(places), np.inf)
         _, slopes = self._relaxed.tangent(mean, {**piece.rates, POOLED: column_ms})
         beyond_ms, beyond = self._relaxed.tangent_beyond_compute(mean, {**piece.rates, POOLED: 0.0})
         bounds = DeviceBounds(
             self._relaxed,
             usable,
-            self._peaks[span],
+            self._peaks[places],
             step=self._step,
             num_devices=self._num_devices,
             mean=mean[: -len(Collective)],
@@ -160,7 +159,7 @@ class Branches:
             column_ms=column_ms,
         )
         fixed_ms = piece.ms + beyond_ms - float(weighted_sum(beyond, mean))
-        peaks_ms = self._peaks_ms[span]
+        peaks_ms = self._peaks_ms[places]
         return peaks_ms + bounds.at_peaks(fixed_ms, weighted_sum(usable.rows, beyond), enough_ms - peaks_ms)
 
     def _usable(self, peaks: FloatArray) -> BoolArray:
@@ -168,12 +167,3 @@ class Branches:
         least_ms, ms = self._exchange.total_ms(np.array([self._least_columns, peaks[0]])).tolist()
         usable: BoolArray = (self._choices.columns <= peaks[-1]) & (ms - least_ms <= self._choices.spare_ms)
         return usable
-
-    def _spans(self, places: IndexArray) -> Iterator[IndexArray]:
-        """Yield peaks in parts that leave out nearly the same shards."""
-        widest = float(self._choices.columns.max())
-        while len(places):
-            first = self._peaks[places[0]]
-            is_near = self._peaks[places] <= (np.inf if first >= widest else SPAN * first)
-            yield places[is_near]
-            places = places[~is_near]
