@@ -1,7 +1,8 @@
 """Which groups of features a plan leaves the repeats of out: decided by planning with and without them.
 
 plan on all lists  ->  plan without the repeats of all groups  ->  without those that save nothing
-->  group by group in the grouped form, while that is cheaper  ->  the cheaper
+->  group by group in the grouped form, while that is cheaper; all groups in it where the first form saves too little
+->  the cheaper
 
 The grouped form may also save time of the dense part, which a plan's cost does not have. It may cost as much more.
 """
@@ -36,7 +37,8 @@ class RepeatsChoice:
         if not groups:
             return all_lists
         best = self._without_repeats(all_lists, groups)
-        best = best if best is not None and priced_ms(best) < cheaper_ms(all_lists) else all_lists
+        if best is None or priced_ms(best) >= self._enough_ms(all_lists, best.request):
+            best = all_lists
         self._trials.decided(
             ChoiceName.REPEATS,
             before=all_lists,
@@ -64,20 +66,49 @@ class RepeatsChoice:
     def _without_repeats(self, all_lists: Plan, groups: tuple[str, ...]) -> Plan | None:
         """Return the best plan without the repeats of those groups for which that pays. None: there is none."""
         request = all_lists.request.model_copy(update={"deduplicate": groups, "grouped": self._asked.grouped})
-        text, is_last = f"no repeats of {', '.join(groups)}", len(groups) == 1  # of fewer groups it may cost less
-        below_ms, gains_on = (cheaper_ms(all_lists), all_lists) if is_last else (float("inf"), None)
-        plan = self._trials.tried(text, request, below_ms=below_ms, gains_on=gains_on).plan
+        plan = self._saving(all_lists, request, form="")
+        plan = None if plan is None else self._grouped(plan)
+        if plan is not None and priced_ms(plan) < self._enough_ms(all_lists, plan.request):
+            return plan
+        if request.grouped == groups or not _may_be_grouped(request):
+            return None
+        form = ", in a collection of its own" if len(groups) == 1 else ", in collections of their own"
+        return self._saving(all_lists, request.model_copy(update={"grouped": groups}), form=form)
+
+    def _saving(self, all_lists: Plan, request: PlanRequest, *, form: str) -> Plan | None:
+        """Return the plan of a form without the repeats of those groups for which that pays. None: there is none."""
+        groups = request.deduplicate or ()
+        is_last = len(groups) == 1  # of fewer groups it may cost less
+        has_products = self._products_ms(request) > 0
+        plan = self._trials.tried(
+            f"no repeats of {', '.join(groups)}{form}",
+            request,
+            below_ms=self._enough_ms(all_lists, request) if is_last else float("inf"),
+            gains_on=all_lists if is_last and not has_products else None,
+        ).plan
         if plan is None:
             return None
         saved_ms = self._savings_ms(plan)
-        kept = tuple(name for name, ms in saved_ms.items() if ms > 0)
+        kept = tuple(name for name, ms in saved_ms.items() if ms + self._product_ms(request, name) > 0)
         if not kept:
             return None
         if len(kept) < len(saved_ms):
-            text = f"no repeats of {', '.join(kept)}"
             fewer = _without(request, kept)
-            plan = self._trials.tried(text, fewer, below_ms=cheaper_ms(all_lists), near=plan).plan
-        return None if plan is None else self._grouped(plan)
+            text, below_ms = f"no repeats of {', '.join(kept)}{form}", self._enough_ms(all_lists, fewer)
+            plan = self._trials.tried(text, fewer, below_ms=below_ms, near=plan).plan
+        return plan
+
+    def _enough_ms(self, all_lists: Plan, request: PlanRequest) -> float:
+        """Return the cost that a plan of a form must be below."""
+        return cheaper_ms(all_lists) + self._products_ms(request)
+
+    def _products_ms(self, request: PlanRequest) -> float:
+        """Return the time of the dense part that the groups in the grouped form save."""
+        return sum(self._product_ms(request, name) for name in request.grouped or ())
+
+    def _product_ms(self, request: PlanRequest, group: str) -> float:
+        in_form = group in (request.grouped or ())
+        return (product_saved_ms(request, group, self._trials.costs) or 0.0) if in_form else 0.0
 
     def _product_saved_ms(self, plan: Plan, group: DeduplicatedGroup) -> float | None:
         if group.form is not DeduplicationForm.GROUPED:
@@ -87,7 +118,7 @@ class RepeatsChoice:
     def _grouped(self, plan: Plan) -> Plan:
         """Return a plan with groups in the grouped form, those of most columns first, while that is cheaper."""
         request = plan.request
-        if request.topology.num_devices == 1 and request.joint_product_columns is None:  # nothing travels
+        if not _may_be_grouped(request):
             return plan
         columns = {
             name: sum(table.embedding_dim * table.num_features for table in members_of(name, request))
@@ -122,6 +153,11 @@ class RepeatsChoice:
         """Return the cost of a placement on all lists in the form that the plan has otherwise."""
         cost = self._trials.cost(placed.tables, _without(plan.request, ()), plan.predicted.source)
         return float("inf") if cost is None else cost.total_ms
+
+
+def _may_be_grouped(request: PlanRequest) -> bool:
+    """Return whether the grouped form may pay: something travels, or the model has a product to take once per list."""
+    return request.topology.num_devices > 1 or request.joint_product_columns is not None
 
 
 def _without(request: PlanRequest, kept: tuple[str, ...]) -> PlanRequest:
