@@ -182,18 +182,25 @@ class Promises:
     def _without_repeats_ms(self, problem: Problem) -> float:
         """Return the cost of a plan without repeats, in the form that costs less on even devices, or with them.
 
-        As in `choices.repeats`, there is none where the other form than the grouped one saves too little.
+        The grouped form is taken where both cost about as much. A form is left out that saves nothing on even devices,
+        or too little there and by the change of its bound.
         """
-        plan, request, even_ms = self._plan, problem.request, _even_ms(self._plan, problem)
-        saves_on_even = self._at_even_ms(even_ms) < cheaper_ms(plan)
-        if even_ms >= self._even_here_ms or not (saves_on_even or self._by_bound_ms(problem) < cheaper_ms(plan)):
-            return plan.predicted.total_ms
+        plan, request, forms = self._plan, problem.request, [problem]
         if problem.num_devices > 1:
             with suppress(RequestError):
-                grouped = Problem(request.model_copy(update={"grouped": request.deduplicate}), self._costs)
-                is_better = _even_ms(plan, grouped) <= (1 + EVEN_ERROR) * even_ms
-                request = grouped.request if is_better else request
-        return self._searched_ms(request, in_all_types=self._is_wide) or plan.predicted.total_ms
+                forms.insert(0, Problem(request.model_copy(update={"grouped": request.deduplicate}), self._costs))
+        even_ms = [(each, _even_ms(plan, each)) for each in forms]
+        saving = [
+            (each, ms)
+            for each, ms in even_ms
+            if ms < self._even_here_ms
+            and (self._at_even_ms(ms) < cheaper_ms(plan) or self._by_bound_ms(each) < cheaper_ms(plan))
+        ]
+        if not saving:
+            return plan.predicted.total_ms
+        least_ms = min(ms for _, ms in saving)
+        chosen = next(each for each, ms in saving if ms <= (1 + EVEN_ERROR) * least_ms)
+        return self._searched_ms(chosen.request, in_all_types=self._is_wide) or plan.predicted.total_ms
 
     def _by_bound_ms(self, problem: Problem) -> float:
         """Return the plan's cost, changed as the lower bound changes."""

@@ -207,15 +207,20 @@ def test_other_nodes_that_the_bound_excludes_are_not_promised() -> None:
     assert saved_share(plan, more, planned(more.request).predicted.total_ms) <= PROMISE_ERROR
 
 
-def test_repeats_of_few_tables_are_promised_by_what_a_search_finds() -> None:
-    """A short one, since the plan's placement is uneven without the repeats of half of the tables."""
+@pytest.mark.parametrize(
+    ("num_nodes", "width", "pooling_factor"), [(1, 64, 40.0), (4, 256, 1.0)], ids=["long", "short"]
+)
+def test_repeats_of_few_tables_are_promised_by_what_a_search_finds(
+    num_nodes: int, width: int, pooling_factor: float
+) -> None:
+    """A short one, since the plan's placement is uneven; of short lists the grouped form alone pays."""
     tables = [
         table.model_copy(update={"duplication_group": "user", "duplication_factor": 4.0} if position % 2 else {})
-        for position, table in enumerate(builders.tables(12, embedding_dim=64, pooling_factor=40.0))
+        for position, table in enumerate(builders.tables(12, embedding_dim=width, pooling_factor=pooling_factor))
     ]
     request = builders.request(
         tables=builders.table_set(*tables, session_run=8),
-        topology=builders.topology(4),
+        topology=builders.topology(4, num_nodes=num_nodes),
         constraints=Constraints(sharding_types=BY_COLUMNS),
         search=SearchSettings(work_budget=4000),
     )
