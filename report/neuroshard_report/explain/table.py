@@ -405,7 +405,7 @@ def _verdict(
         _clause("another number of shards", _best(splits)),
         _clause("rows or copies otherwise", _best(conversions)),
     ]
-    return f"{here}: {', '.join(clause for clause in clauses if clause)}"
+    return f"{here}: {', '.join(clause for clause in clauses if clause)}, all else staying"
 
 
 def _why_dearer(plan: Plan, share: float) -> str:

@@ -74,6 +74,7 @@ def test_the_verdict_says_what_every_other_device_would_cost() -> None:
     least = min(move.change for move in explained.moves if move.change is not None)
 
     assert f"any other device would raise the step by at least {100 * least:.1f} %" in explained.verdict
+    assert explained.verdict.endswith(", all else staying")
     assert explained.verdict.startswith(f"stays on device {explained.shards[0].device}: ")
     assert [split.obstacle for split in explained.splits] == ["the constraints allow 1 shards"]
 
