@@ -1,6 +1,7 @@
 """Which groups of devices hold all tables (2-D sharding): decided by planning each way, average of the copies included.
 
     plan over all devices  ->  plan of one group, for each way to form groups  ->  the cheapest, with its average
+                           ->  its exact exchange, where types on the wire save too little in groups
 
 A group is planned as devices of its own, with its own links and the samples of its own batch.
 """
@@ -18,7 +19,7 @@ from neuroshard_api.sharding.replication import Grouping, Replication, averaging
 from neuroshard_costs.averages import least_average_ms, with_averages
 from neuroshard_costs.exchanges import TransferModel
 
-from neuroshard_planner.choices.trials import Trials, cheaper_ms
+from neuroshard_planner.choices.trials import Trials, cheaper_ms, least_gain
 from neuroshard_planner.errors import RequestError
 from neuroshard_planner.plans.same_placement import bounded
 
@@ -53,12 +54,21 @@ class DeviceGroups:
         if not self._ways:
             return whole
         free = whole.request.model_copy(update={"constraints": self._asked.constraints})
-        best, bound_ms = whole, self._trials.bound_ms(free)
+        best, best_way, bound_ms = whole, None, self._trials.bound_ms(free)
         for way in self._ways:
             found, of_way_ms = self._of(way, whole, free, below_ms=min(cheaper_ms(whole), best.predicted.total_ms))
             bound_ms = min(bound_ms, of_way_ms)
-            best = found or best
-        self._trials.decided(ChoiceName.DEVICE_GROUPS, before=whole, best=best)
+            best, best_way = (best, best_way) if found is None else (found, way)
+        choices = self._asked.communication
+        if best_way is not None and choices is not None and best.request.wire is not None:
+            exact, free = (each.model_copy(update={"wire": None}) for each in (whole.request, free))
+            below_ms = best.predicted.total_ms / (1 - least_gain(whole, choices.least_gain_percent))
+            exact_whole = whole.model_copy(update={"request": exact})
+            found, of_way_ms = self._of(best_way, exact_whole, free, below_ms=below_ms, form=", exact exchange")
+            best, bound_ms = found or best, min(bound_ms, of_way_ms)
+        self._trials.decided(
+            ChoiceName.DEVICE_GROUPS, before=whole, best=best, preferred="types on the wire save too little in groups"
+        )
         warnings = (*best.warnings, *(() if best.replication is None else _warnings(best.request, best.replication)))
         return bounded(best, bound_ms, baselines=whole.baselines, warnings=warnings)
 
@@ -66,12 +76,14 @@ class DeviceGroups:
         """Return the final plan, which has its groups since they were chosen."""
         return plan
 
-    def _of(self, way: Grouping, whole: Plan, free: PlanRequest, *, below_ms: float) -> tuple[Plan | None, float]:
+    def _of(
+        self, way: Grouping, whole: Plan, free: PlanRequest, *, below_ms: float, form: str = ""
+    ) -> tuple[Plan | None, float]:
         """Return the plan of one way that costs less than that, average included, and the bound of the way.
 
-        ``free`` is the request of the whole plan with the asked constraints.
+        ``free`` is the request of the whole plan with the asked constraints; ``form`` names what else is in it.
         """
-        text = f"{way.num_groups} {way.layout} groups of {way.group.num_devices} devices"
+        text = f"{way.num_groups} {way.layout} groups of {way.group.num_devices} devices{form}"
         costs, least_ms = self._trials.costs, self._least_average_ms(free, way)
         if least_ms >= whole.predicted.total_ms:
             self._trials.note(text, f"averages alone take {least_ms:.3f} ms of each step")

@@ -8,7 +8,7 @@ pair is priced also on the plan under the pair with the shortest all-to-alls, an
 types do to the accuracy has no price; the trainer measures it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from neuroshard_api.documents.communication import CommunicationPlan, WireAlternative, WireTypes
 from neuroshard_api.documents.plan import Plan, PlanCost
@@ -24,7 +24,7 @@ from neuroshard_planner.choices.trials import Trials, cheaper_ms, exchange_refus
 from neuroshard_planner.plans.same_placement import cheaper_placement
 from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.plan_cost import device_traffic, predicted_cost
-from neuroshard_planner.problem.problem import Problem
+from neuroshard_planner.problem.problem import Placement, Problem
 
 
 class WireTypeChoice:
@@ -38,6 +38,8 @@ class WireTypeChoice:
     def __init__(self, asked: PlanRequest, trials: Trials) -> None:
         self._choices = asked.communication
         self._trials = trials
+        self._in_vain: dict[WireTypes, str] = {}
+        """Why pairs that were planned were not taken."""
         self._costs = trials.costs
 
     def decided(self, exact: Plan) -> Plan:
@@ -49,7 +51,6 @@ class WireTypeChoice:
         self._placed = [exact]
         """Plans on whose placements the pairs are priced."""
         self._share = least_gain(exact, self._choices.least_gain_percent)
-        self._least_ms = self._exact_ms * self._share
         best = self._best(self._choices.pairs)
         self._trials.decided(ChoiceName.WIRE_TYPES, before=exact, best=best)
         return best
@@ -58,12 +59,27 @@ class WireTypeChoice:
         """Return the final plan with what was decided."""
         if self._choices is None:
             return plan
-        found = self._found
-        if (
-            not found.chosen.is_exact and plan.predicted is not self._best_plan.predicted
-        ):  # a later choice changed what the gain is of
+        if self._found.chosen.is_exact:
+            return plan.model_copy(update={"communication": self._found})
+        return plan.model_copy(update={"communication": self._in_form_of(plan)})
+
+    def _in_form_of(self, plan: Plan) -> CommunicationPlan:
+        """Return the decision with all prices in the form that the plan has otherwise; groups may undo it."""
+        found, chosen = self._found, plan.request.wire
+        if plan.predicted is not self._best_plan.predicted:  # a later choice changed what the gain is of
             found = found.model_copy(update=self._exact_costs(plan))
-        return plan.model_copy(update={"communication": found})
+        exact_ms = found.exact_ms or 0.0
+        placed = (plan,) if plan.replication is not None else (plan, *self._placed)
+        priced = [self._priced(each.types, None, placed=placed, exact_ms=exact_ms) for each in found.alternatives]
+        own = next((each for each in priced if each.types == chosen), None)
+        if own is not None:
+            own = own.model_copy(update={"saved_ms": exact_ms - plan.predicted.total_ms})
+            priced = [own if each.types == chosen else each for each in priced]
+        reason = None if own is not None else f"in groups of devices {self._reason(priced, plan.predicted)}"
+        judged = [self._judged(each, own, exact_ms=exact_ms) for each in priced]
+        return found.model_copy(
+            update={"chosen": chosen or WireTypes(), "alternatives": tuple(judged), "reason": reason}
+        )
 
     def _exact_costs(self, plan: Plan) -> dict[str, float]:
         """Return the cost of exact exchange in the form that the plan has otherwise."""
@@ -79,16 +95,18 @@ class WireTypeChoice:
         refusal = exchange_refusal(self._exact.request)
         if refusal is None and pairs:
             self._placed += self._under_the_shortest_exchange(pairs)
-        priced = [self._priced(types, refusal) for types in pairs]
-        by_gain = sorted((each for each in priced if self._is_worth_it(each.saved_ms)), key=_saved_ms, reverse=True)
-        refusals: dict[WireTypes, str] = {}
-        for each in by_gain:
+        exact_ms = self._exact_ms
+        priced = [self._priced(types, refusal, placed=self._placed, exact_ms=exact_ms) for types in pairs]
+        worth = [each for each in priced if self._is_worth_it(each.saved_ms, exact_ms)]
+        for each in sorted(worth, key=_saved_ms, reverse=True):
             found = self._planned(each.types)
             if isinstance(found, Plan):
-                return self._keep(found, each.types, [self._judged(other, each, refusals) for other in priced])
-            refusals[each.types] = found
-        judged = [self._judged(each, None, refusals) for each in priced]
-        return self._keep(self._exact, WireTypes(), judged, reason=refusal or self._reason(priced))
+                return self._keep(found, each.types, [self._judged(other, each, exact_ms=exact_ms) for other in priced])
+            self._in_vain[each.types] = found
+        judged = [self._judged(each, None, exact_ms=exact_ms) for each in priced]
+        return self._keep(
+            self._exact, WireTypes(), judged, reason=refusal or self._reason(priced, self._exact.predicted)
+        )
 
     def _under_the_shortest_exchange(self, pairs: Sequence[WireTypes]) -> list[Plan]:
         """Return the plan under the pair whose even all-to-alls by columns are shortest; none where it has no use.
@@ -112,24 +130,37 @@ class WireTypeChoice:
         cost = StepCost(looked_up(self._under(types)), self._costs)
         return float(cost.pooled_ms(cost.least_traffic))
 
-    def _priced(self, types: WireTypes, refusal: str | None) -> WireAlternative:
-        """Return the price of all-to-alls in a pair of types, on the placement that costs least with them."""
-        refusal = refusal or self._exact.request.wire_problem(types)
+    def _priced(
+        self, types: WireTypes, refusal: str | None, *, placed: Sequence[Plan], exact_ms: float
+    ) -> WireAlternative:
+        """Return the price of all-to-alls in a pair of types, on the placement that costs least with them.
+
+        Args:
+            types: of both directions.
+            refusal: reason that no pair is worth a price. If unset: some are.
+            placed: plans whose placements are priced, in the form of the first, whose average of copies counts.
+            exact_ms: cost of exact exchange in that form.
+        """
+        request = placed[0].request.model_copy(update={"wire": types})
+        refusal = refusal or request.wire_problem(types)
         if refusal is not None:
             return WireAlternative(**types.model_dump(), refusal=refusal)
-        return max((self._priced_on(placed, types) for placed in self._placed), key=_saved_ms)
+        problem, added_ms = Problem(request, self._costs), average_ms(placed[0])
+        placements = [placement_of(each.tables, problem) for each in placed]
+        fitting = [each for each in placements[1:] if problem.fits(each)]
+        priced = (self._priced_on(problem, each, exact_ms - added_ms) for each in (placements[0], *fitting))
+        return max(priced, key=_saved_ms)
 
-    def _priced_on(self, placed: Plan, types: WireTypes) -> WireAlternative:
-        problem = Problem(placed.request.model_copy(update={"wire": types}), self._costs)
-        placement = placement_of(placed.tables, problem)
+    def _priced_on(self, problem: Problem, placement: Placement, exact_ms: float) -> WireAlternative:
+        assert problem.request.wire is not None, "it has the pair"
         cost = predicted_cost(problem, placement, self._exact.predicted.source)
         peak = device_traffic(problem, placement)[:, Collective.POOLED_EMBEDDINGS].max()
         codec_ms = float(sent_exchange(problem.priced).codec_ms(peak, self._costs).sum()) if peak else 0.0
         return WireAlternative(
-            **types.model_dump(),
+            **problem.request.wire.model_dump(),
             exchange_ms=exchange_ms(cost),
             codec_ms=codec_ms,
-            saved_ms=self._exact_ms - cost.total_ms,
+            saved_ms=exact_ms - cost.total_ms,
         )
 
     def _planned(self, types: WireTypes) -> Plan | str:
@@ -142,37 +173,35 @@ class WireTypeChoice:
                 return trial.tried.refusal or "it saves too little"
             found = trial.plan
         found = cheaper_placement(found, self._exact, costs=self._costs)
-        if not self._is_worth_it(self._exact_ms - found.predicted.total_ms):
+        if not self._is_worth_it(self._exact_ms - found.predicted.total_ms, self._exact_ms):
             return f"the best plan under them takes {found.predicted.total_ms:.3f} ms"
         return found
 
-    def _is_worth_it(self, saved_ms: float | None) -> bool:
-        return saved_ms is not None and saved_ms > 0 and saved_ms >= self._least_ms
+    def _is_worth_it(self, saved_ms: float | None, exact_ms: float) -> bool:
+        return saved_ms is not None and saved_ms > 0 and saved_ms >= self._share * exact_ms
 
-    def _judged(
-        self, each: WireAlternative, chosen: WireAlternative | None, refusals: Mapping[WireTypes, str]
-    ) -> WireAlternative:
-        """Return an alternative with the reason why it was not chosen; ``refusals`` are of pairs planned in vain."""
+    def _judged(self, each: WireAlternative, chosen: WireAlternative | None, *, exact_ms: float) -> WireAlternative:
+        """Return an alternative with the reason why it was not chosen."""
         if each is chosen or each.refusal is not None:
             return each
-        if each.types in refusals:
-            refusal = refusals[each.types]
-        elif self._is_worth_it(each.saved_ms) and chosen is not None:
+        if each.types in self._in_vain:
+            refusal = self._in_vain[each.types]
+        elif self._is_worth_it(each.saved_ms, exact_ms) and chosen is not None:
             refusal = f"{chosen.text} saves {_saved_ms(chosen):.3f} ms"
         else:
-            refusal = f"{gain_text(_saved_ms(each), self._exact_ms)}, below {self._percent:g} %"
+            refusal = f"{gain_text(_saved_ms(each), exact_ms)}, below {self._percent:g} %"
         return each.model_copy(update={"refusal": refusal})
 
-    def _reason(self, priced: list[WireAlternative]) -> str:
+    def _reason(self, priced: list[WireAlternative], exact: PlanCost) -> str:
         """Return the reason that no pair was chosen."""
-        exchange = exchange_ms(self._exact.predicted)
-        share = exchange / self._exact_ms if self._exact_ms else 0.0
+        exchange, exact_ms = exchange_ms(exact), exact.total_ms
+        share = exchange / exact_ms if exact_ms else 0.0
         taken = f"the all-to-alls take {exchange:.3f} ms, {100 * share:.1f} % of the step"
         known = [each for each in priced if each.saved_ms is not None]
         if not known:
             return f"{taken}, and " + ("no permitted types can be trained" if priced else "only FP32 is permitted")
         best = max(known, key=_saved_ms)
-        gain = gain_text(_saved_ms(best), self._exact_ms)
+        gain = gain_text(_saved_ms(best), exact_ms)
         return f"{taken}; {best.text} {gain}, and {self._percent:g} % are asked for"
 
     @property

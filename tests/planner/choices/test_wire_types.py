@@ -8,16 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from neuroshard_api.documents.communication import CommunicationChoices, WireType, WireTypes
 from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.plan_choices import ChoiceName
 from neuroshard_api.documents.presets import preset
 from neuroshard_api.documents.request import Constraints, PlanRequest, SearchSettings
 from neuroshard_api.documents.topology import Link
 from neuroshard_api.sharding.kinds import ShardingType
+from neuroshard_api.sharding.replication import ReplicationChoices
 from neuroshard_costs.exchanges import encoded_exchange
 from neuroshard_planner.choices.wire_types import exchange_ms
 from neuroshard_planner.plans.checks import plan_problems
 from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.plan_cost import simulated_cost
 from neuroshard_planner.problem.problem import Problem
+from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from support import builders
 from support.depth import generated
 from support.planner.exact_costs import ExactCosts
@@ -70,18 +73,53 @@ def test_a_plan_sends_the_permitted_types_that_save_most() -> None:
 
 
 def test_the_price_of_types_is_that_of_a_request_with_them() -> None:
-    """The exact plan's placement under a pair costs what its alternative says."""
+    """On the exact plan's placement or that of the plan, whichever costs less; of the chosen ones that of the plan."""
     plan = planned(asked())
     assert plan.communication is not None
     exact = planned(without_choice(asked()))
-    problem = Problem(without_choice(asked(), INT8), ExactCosts(exact.request.topology.device))
-    simulated = simulated_cost(problem, placement_of(exact.tables, problem))
 
-    chosen = next(each for each in plan.communication.alternatives if each.refusal is None)
+    for each in plan.communication.alternatives:
+        problem = Problem(without_choice(asked(), each.types), ExactCosts(exact.request.topology.device))
+        placements = [placement_of(placed.tables, problem) for placed in (plan, exact)]
+        simulated = min((simulated_cost(problem, every) for every in placements), key=lambda cost: cost.total_ms)
+        step_ms = plan.communication.step_ms(each)
 
-    assert plan.communication.exact_ms is not None
-    assert plan.communication.exact_ms - (chosen.saved_ms or 0.0) == pytest.approx(simulated.total_ms, rel=2e-3)
-    assert chosen.exchange_ms == pytest.approx(exchange_ms(simulated), rel=2e-3)
+        assert step_ms == pytest.approx(simulated.total_ms, rel=2e-3)
+        assert each.exchange_ms == pytest.approx(exchange_ms(simulated), rel=2e-3)
+        if each.refusal is None:
+            assert step_ms == pytest.approx(plan.predicted.total_ms, rel=1e-12)
+            assert each.exchange_ms == pytest.approx(exchange_ms(plan.predicted), rel=1e-12)
+
+
+def test_groups_of_devices_exchange_exactly_where_codecs_take_as_long() -> None:
+    """Narrow types save most of the step over a slow link, and nothing within the nodes that groups leave it to."""
+    slow = Link(bandwidth_bytes_per_second=1e9, latency_seconds=20e-6)
+    request = asked(
+        replication=ReplicationChoices(sync_every_steps=10_000),
+        topology=builders.topology(16, num_nodes=8, inter_node=slow),
+        constraints=Constraints(sharding_types=BY_COLUMNS),
+    )
+
+    plan = planned(request)
+
+    found = plan.communication
+    assert plan.replication is not None
+    assert plan.resolved.wire is None
+    assert found is not None
+    assert found.chosen.is_exact
+    assert "in groups of devices the all-to-alls take" in (found.reason or "")
+    assert found.exact_ms == plan.predicted.total_ms
+    for each in found.alternatives:
+        step_ms = found.step_ms(each) or 0.0
+        assert 0.98 * plan.predicted.total_ms < step_ms
+        assert (each.exchange_ms or 0.0) < step_ms
+        assert "below 2 %" in (each.refusal or "")
+    assert plan.choices is not None
+    by_name = {choice.name: choice.alternatives for choice in plan.choices}
+    assert by_name[ChoiceName.DEVICE_GROUPS][-1].text.endswith("exact exchange")
+    assert by_name[ChoiceName.DEVICE_GROUPS][-1].refusal is None
+    assert not plan_problems(plan)
+    assert Plan.from_json(plan.to_json()) == plan
 
 
 def test_largest_values_alone_are_sent_where_a_slow_link_is_worth_their_passes() -> None:
