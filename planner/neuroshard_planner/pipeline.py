@@ -98,7 +98,7 @@ def _plan(request: PlanRequest, bundle: Bundle, incumbent: Incumbent | None, wat
         )
     trials = Trials(bundle, lambda asked: planning.searched(asked, bundle, incumbent, watch=watch))
     types = StoredTypeChoice(request, trials, incumbent)
-    groups = DeviceGroups(request, trials, narrowest=types.narrowest)
+    groups = DeviceGroups(request, trials, types=types)
     choices: Sequence[Choice] = (RepeatsChoice(request, trials), WireTypeChoice(request, trials), types, groups)
     layout, gradients = DenseLayoutChoice(request, trials), GradientTypes(request, trials)
 

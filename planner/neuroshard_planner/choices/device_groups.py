@@ -1,13 +1,13 @@
 """Which groups of devices hold all tables (2-D sharding): decided by planning each way, average of the copies included.
 
     plan over all devices  ->  plan of one group, for each way to form groups  ->  the cheapest, with its average
-                           ->  its exact exchange, where types on the wire save too little in groups
+                           ->  that with exact exchange, and with narrow tables
 
 A group is planned as devices of its own, with its own links and the samples of its own batch.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.plan_choices import ChoiceName
@@ -19,6 +19,7 @@ from neuroshard_api.sharding.replication import Grouping, Replication, averaging
 from neuroshard_costs.averages import least_average_ms, with_averages
 from neuroshard_costs.exchanges import TransferModel
 
+from neuroshard_planner.choices.stored_types import StoredTypeChoice
 from neuroshard_planner.choices.trials import Trials, cheaper_ms, least_gain
 from neuroshard_planner.errors import RequestError
 from neuroshard_planner.plans.same_placement import bounded
@@ -30,23 +31,21 @@ class DeviceGroups:
     Args:
         asked: permits groups.
         trials: of the planning.
-        narrowest: returns a request with narrower types of tables, where groups need them to fit. None: there are none.
+        types: of tables. Groups may need narrower ones to fit, and average less with them.
 
     Raises:
         RequestError: the tables cannot be averaged, a size forms no groups, or constraints exclude groups.
     """
 
-    def __init__(
-        self, asked: PlanRequest, trials: Trials, *, narrowest: Callable[[PlanRequest], PlanRequest | None]
-    ) -> None:
+    def __init__(self, asked: PlanRequest, trials: Trials, *, types: StoredTypeChoice) -> None:
         self._asked = asked
         self._trials = trials
-        self._narrowest = narrowest
+        self._types = types
         self._ways = [] if asked.replication is None else permitted_groupings(asked)
 
     def num_searched(self, known_ms: float) -> int:
         """Return the number of permitted ways whose averages alone do not take as long as a plan that is known."""
-        least = self._narrowest(self._asked) or self._asked
+        least = self._types.narrowest(self._asked) or self._asked
         return sum(self._least_average_ms(least, way) < known_ms for way in self._ways)
 
     def decided(self, whole: Plan) -> Plan:
@@ -59,13 +58,9 @@ class DeviceGroups:
             found, of_way_ms = self._of(way, whole, free, below_ms=min(cheaper_ms(whole), best.predicted.total_ms))
             bound_ms = min(bound_ms, of_way_ms)
             best, best_way = (best, best_way) if found is None else (found, way)
-        choices = self._asked.communication
-        if best_way is not None and choices is not None and best.request.wire is not None:
-            exact, free = (each.model_copy(update={"wire": None}) for each in (whole.request, free))
-            below_ms = best.predicted.total_ms / (1 - least_gain(whole, choices.least_gain_percent))
-            exact_whole = whole.model_copy(update={"request": exact})
-            found, of_way_ms = self._of(best_way, exact_whole, free, below_ms=below_ms, form=", exact exchange")
-            best, bound_ms = found or best, min(bound_ms, of_way_ms)
+        if best_way is not None:
+            best, of_way_ms = self._in_other_types(best, best_way, whole, free)
+            bound_ms = min(bound_ms, of_way_ms)
         self._trials.decided(
             ChoiceName.DEVICE_GROUPS, before=whole, best=best, preferred="types on the wire save too little in groups"
         )
@@ -75,6 +70,35 @@ class DeviceGroups:
     def written(self, plan: Plan) -> Plan:
         """Return the final plan, which has its groups since they were chosen."""
         return plan
+
+    def _in_other_types(self, best: Plan, way: Grouping, whole: Plan, free: PlanRequest) -> tuple[Plan, float]:
+        """Return the best plan of a way with its own types, with exact exchange, and with narrow tables; and a bound.
+
+        Groups exchange less than all devices do, and average all weights.
+        """
+        bound_ms, choices = math.inf, self._asked.communication
+        if choices is not None and best.request.wire is not None:
+            below_ms = best.predicted.total_ms / (1 - least_gain(whole, choices.least_gain_percent))
+            exact, exact_free = _exact(whole.request), _exact(free)
+            found, bound_ms = self._of(
+                way, _asking(whole, exact), exact_free, below_ms=below_ms, form=", exact exchange"
+            )
+            if found is not None:
+                best, whole, free = found, _asking(whole, exact), exact_free
+        found, of_types_ms = self._of_narrowest(way, whole, free, below_ms=cheaper_ms(best))
+        if found is not None:
+            self._types.taken(best)
+        return found or best, min(bound_ms, of_types_ms)
+
+    def _of_narrowest(
+        self, way: Grouping, whole: Plan, free: PlanRequest, *, below_ms: float, form: str = ""
+    ) -> tuple[Plan | None, float]:
+        """Return the plan of one way with the narrowest types, as `_of`; none where these are not permitted."""
+        narrow, narrow_free = self._types.narrowest(whole.request), self._types.narrowest(free)
+        if narrow is None or narrow_free is None:
+            return None, math.inf
+        form = f"{form}, narrowest types"
+        return self._of(way, _asking(whole, narrow), narrow_free, below_ms=below_ms, form=form)
 
     def _of(
         self, way: Grouping, whole: Plan, free: PlanRequest, *, below_ms: float, form: str = ""
@@ -99,16 +123,24 @@ class DeviceGroups:
 
         request = request_of_group(whole.request, way.group)
         trial = self._trials.tried(text, request, below_ms=below_ms, finish=averaged, added_ms=least_ms)
-        narrow = self._narrowest(request)
-        if trial.is_infeasible and narrow is not None:
-            text = f"{text}, narrowest types"
-            trial = self._trials.tried(text, narrow, below_ms=below_ms, finish=averaged, added_ms=least_ms)
-        return trial.plan, group_bound_ms + least_ms
+        bound_ms = group_bound_ms + least_ms
+        if not trial.is_infeasible:
+            return trial.plan, bound_ms
+        found, of_types_ms = self._of_narrowest(way, whole, free, below_ms=below_ms, form=form)
+        return found, min(bound_ms, of_types_ms)
 
     def _least_average_ms(self, request: PlanRequest, way: Grouping) -> float:
         """Return the milliseconds that averages add to each step at the least."""
         assert self._asked.replication is not None, "the request permits groups"
         return least_average_ms(request, way, self._trials.costs) / self._asked.replication.sync_every_steps
+
+
+def _exact(request: PlanRequest) -> PlanRequest:
+    return request.model_copy(update={"wire": None})
+
+
+def _asking(plan: Plan, request: PlanRequest) -> Plan:
+    return plan.model_copy(update={"request": request})
 
 
 def permitted_groupings(request: PlanRequest) -> list[Grouping]:

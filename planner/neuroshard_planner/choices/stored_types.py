@@ -91,6 +91,10 @@ class StoredTypeChoice:
         is_narrow = not self._is_permitted or self._are_kept or _types_of(request) == self._narrow
         return None if is_narrow else _with(request, self._narrow)
 
+    def taken(self, own: Plan) -> None:
+        """Note that groups take the narrowest types, since they save enough of that plan."""
+        self._own_ms = own.predicted.total_ms
+
     def decided(self, best: Plan) -> Plan:
         """Return the best plan; its request has the tables in its types."""
         if not self._is_permitted or self._are_kept:

@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import Constraints, MemorySettings, PlanRequest, SearchSettings, TableConstraints
-from neuroshard_api.documents.tables import Optimizer
+from neuroshard_api.documents.tables import DataType, Optimizer
 from neuroshard_api.documents.topology import Link
 from neuroshard_api.sharding.collectives import CollectiveKind
 from neuroshard_api.sharding.kinds import ShardingType
@@ -58,6 +58,34 @@ def test_small_tables_are_held_by_groups_where_the_network_is_slow() -> None:
     assert seldom.predicted.total_ms < plan.predicted.total_ms
     assert any("sync_every_steps" in warning for warning in seldom.warnings)
     assert not any("replication" in warning for warning in plan.warnings)
+
+
+def test_groups_store_tables_in_narrow_types_where_these_shorten_the_average() -> None:
+    """They save too little on all devices; with groups the plan costs as if they were demanded."""
+    members = tables(8, num_embeddings=200_000, embedding_dim=32, pooling_factor=5.0)
+    nodes = ReplicationChoices(group_sizes=(4,), layouts=(GroupLayout.CONTIGUOUS,), sync_every_steps=20)
+    own, permitted, demanded = (
+        planned(
+            asked(
+                *members, replication=nodes, constraints=Constraints(sharding_types=BY_COLUMNS, data_types=data_types)
+            )
+        )
+        for data_types in (None, (DataType.FP32, DataType.FP16), (DataType.FP16,))
+    )
+
+    assert permitted.replication is not None
+    assert permitted.predicted.total_ms == pytest.approx(demanded.predicted.total_ms, rel=0.01)
+    assert permitted.predicted.total_ms < 0.9 * own.predicted.total_ms
+    assert permitted.stored_types is not None
+    assert len(permitted.stored_types.tables) == len(members)
+    assert permitted.stored_types.own_ms == pytest.approx(own.predicted.total_ms, rel=0.01)
+    assert permitted.choices is not None
+    types, groups = permitted.choices
+    assert all(each.refusal is not None for each in types.alternatives)
+    assert groups.alternatives[-1].text.endswith("narrowest types")
+    assert groups.alternatives[-1].refusal is None
+    assert permitted.lower_bound_ms <= permitted.predicted.total_ms
+    assert not plan_problems(permitted)
 
 
 def test_large_tables_are_sharded_over_all_devices() -> None:

@@ -15,6 +15,7 @@ from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_api.sharding.replication import GroupLayout, ReplicationChoices
 from neuroshard_costs.averages import average_ms
 from neuroshard_planner.choices.device_groups import DeviceGroups
+from neuroshard_planner.choices.stored_types import StoredTypeChoice
 from neuroshard_planner.choices.trials import Trials
 from neuroshard_planner.planning import document
 from neuroshard_planner.plans.tables import placement_of
@@ -125,7 +126,8 @@ def test_every_sum_of_parts_is_the_price_in_groups_of_devices(
         found = Found(placement=placement_of(placements, problem))
         return document(problem, bundle, found, baselines={}, bound_ms=0.0, tables=placements)
 
-    groups = DeviceGroups(asked, Trials(bundle, drawn), narrowest=lambda _: None)
+    trials = Trials(bundle, drawn)
+    groups = DeviceGroups(asked, trials, types=StoredTypeChoice(asked, trials))
     plan = groups.decided(drawn(asked.model_copy(update={"replication": None})))
     assume(plan.replication is not None)
 
