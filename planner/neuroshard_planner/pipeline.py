@@ -99,7 +99,8 @@ def _plan(request: PlanRequest, bundle: Bundle, incumbent: Incumbent | None, wat
     trials = Trials(bundle, lambda asked: planning.searched(asked, bundle, incumbent, watch=watch))
     types = StoredTypeChoice(request, trials, incumbent)
     groups = DeviceGroups(request, trials, types=types)
-    choices: Sequence[Choice] = (RepeatsChoice(request, trials), WireTypeChoice(request, trials), types, groups)
+    repeats = RepeatsChoice(request, trials)
+    choices: Sequence[Choice] = (repeats, WireTypeChoice(request, trials, repeats=repeats), types, groups)
     layout, gradients = DenseLayoutChoice(request, trials), GradientTypes(request, trials)
 
     def with_means(asked: PlanRequest) -> Plan:

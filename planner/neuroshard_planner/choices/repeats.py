@@ -30,6 +30,7 @@ class RepeatsChoice:
         self._asked = asked
         self._trials = trials
         self._all_lists: Plan | None = None
+        self._common: Plan | None = None
 
     def decided(self, all_lists: Plan) -> Plan:
         """Return the best plan; one without repeats names the groups in its request."""
@@ -47,6 +48,17 @@ class RepeatsChoice:
         )
         self._all_lists = all_lists
         return best
+
+    def common(self, best: Plan) -> Plan | None:
+        """Return the best plan without collections of groups' own. None: the best one has none, or was asked for them.
+
+        ``best`` is the plan that was decided for.
+        """
+        return None if best.request.grouped == self._asked.grouped else self._common
+
+    def products_ms(self, request: PlanRequest) -> float:
+        """Return the time of the dense part that the groups in the grouped form save."""
+        return sum(self._product_ms(request, name) for name in request.grouped or ())
 
     def written(self, plan: Plan) -> Plan:
         """Return the final plan with what its repeats save."""
@@ -67,6 +79,8 @@ class RepeatsChoice:
         """Return the best plan without the repeats of those groups for which that pays. None: there is none."""
         request = all_lists.request.model_copy(update={"deduplicate": groups, "grouped": self._asked.grouped})
         plan = self._saving(all_lists, request, form="")
+        saves = plan is not None and priced_ms(plan) < self._enough_ms(all_lists, plan.request)
+        self._common = plan if saves else all_lists
         plan = None if plan is None else self._grouped(plan)
         if plan is not None and priced_ms(plan) < self._enough_ms(all_lists, plan.request):
             return plan
@@ -79,7 +93,7 @@ class RepeatsChoice:
         """Return the plan of a form without the repeats of those groups for which that pays. None: there is none."""
         groups = request.deduplicate or ()
         is_last = len(groups) == 1  # of fewer groups it may cost less
-        has_products = self._products_ms(request) > 0
+        has_products = self.products_ms(request) > 0
         plan = self._trials.tried(
             f"no repeats of {', '.join(groups)}{form}",
             request,
@@ -100,11 +114,7 @@ class RepeatsChoice:
 
     def _enough_ms(self, all_lists: Plan, request: PlanRequest) -> float:
         """Return the cost that a plan of a form must be below."""
-        return cheaper_ms(all_lists) + self._products_ms(request)
-
-    def _products_ms(self, request: PlanRequest) -> float:
-        """Return the time of the dense part that the groups in the grouped form save."""
-        return sum(self._product_ms(request, name) for name in request.grouped or ())
+        return cheaper_ms(all_lists) + self.products_ms(request)
 
     def _product_ms(self, request: PlanRequest, group: str) -> float:
         in_form = group in (request.grouped or ())

@@ -8,9 +8,10 @@ pair is priced also on the plan under the pair with the shortest all-to-alls, an
 types do to the accuracy has no price; the trainer measures it.
 """
 
+import math
 from collections.abc import Sequence
 
-from neuroshard_api.documents.communication import CommunicationPlan, WireAlternative, WireTypes
+from neuroshard_api.documents.communication import CommunicationChoices, CommunicationPlan, WireAlternative, WireTypes
 from neuroshard_api.documents.plan import Plan, PlanCost
 from neuroshard_api.documents.plan_choices import ChoiceName
 from neuroshard_api.documents.request import PlanRequest
@@ -20,7 +21,9 @@ from neuroshard_costs.averages import average_ms
 from neuroshard_costs.deduplication import looked_up
 from neuroshard_costs.step_cost import Collective, StepCost, sent_exchange
 
+from neuroshard_planner.choices.repeats import RepeatsChoice
 from neuroshard_planner.choices.trials import Trials, cheaper_ms, exchange_refusal, gain_text, least_gain
+from neuroshard_planner.plans.moved_bytes import priced_ms
 from neuroshard_planner.plans.same_placement import cheaper_placement
 from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.plan_cost import device_traffic, predicted_cost
@@ -33,39 +36,76 @@ class WireTypeChoice:
     Args:
         asked: permits types, or gives them.
         trials: of the planning.
+        repeats: the choice before this one. Collections of groups' own spare what narrow types spare too, so that these
+            are tried without such collections as well.
     """
 
-    def __init__(self, asked: PlanRequest, trials: Trials) -> None:
+    def __init__(self, asked: PlanRequest, trials: Trials, *, repeats: RepeatsChoice) -> None:
         self._choices = asked.communication
         self._trials = trials
-        self._in_vain: dict[WireTypes, str] = {}
-        """Why pairs that were planned were not taken."""
-        self._costs = trials.costs
+        self._repeats = repeats
+        self._pairs: _Pairs | None = None
 
     def decided(self, exact: Plan) -> Plan:
         """Return the best plan; one under narrow types has them in its request."""
         if self._choices is None:
             return exact
-        self._exact = exact
-        self._exact_ms = exact.predicted.total_ms
-        self._placed = [exact]
-        """Plans on whose placements the pairs are priced."""
-        self._share = least_gain(exact, self._choices.least_gain_percent)
-        best = self._best(self._choices.pairs)
-        self._trials.decided(ChoiceName.WIRE_TYPES, before=exact, best=best)
+        self._pairs = _Pairs(exact, self._choices, self._trials)
+        best, common = self._pairs.best(), self._repeats.common(exact)
+        if common is not None:
+            of_best_ms = cheaper_ms(best) if best.request.wire is None else priced_ms(best)  # both change results
+            below_ms = of_best_ms - self._repeats.products_ms(exact.request)
+            other = _Pairs(common, self._choices, self._trials, form=", no collection of its own", most_ms=below_ms)
+            found = other.best()
+            if found.request.wire is not None:
+                best, self._pairs = found, other
+        self._trials.decided(
+            ChoiceName.WIRE_TYPES, before=exact, best=best, preferred="another form saves more, the dense part included"
+        )
         return best
 
     def written(self, plan: Plan) -> Plan:
         """Return the final plan with what was decided."""
-        if self._choices is None:
-            return plan
-        if self._found.chosen.is_exact:
-            return plan.model_copy(update={"communication": self._found})
-        return plan.model_copy(update={"communication": self._in_form_of(plan)})
+        return plan if self._pairs is None else plan.model_copy(update={"communication": self._pairs.in_form_of(plan)})
 
-    def _in_form_of(self, plan: Plan) -> CommunicationPlan:
-        """Return the decision with all prices in the form that the plan has otherwise; groups may undo it."""
+
+class _Pairs:
+    """Pairs of types for one plan with exact exchange.
+
+    Args:
+        exact: the plan.
+        choices: the pairs.
+        trials: of the planning.
+        form: names what the plan has otherwise.
+        most_ms: what a plan must cost less than, besides saving enough; the pair that saves most is planned alone then.
+            If unset: anything.
+    """
+
+    def __init__(
+        self, exact: Plan, choices: CommunicationChoices, trials: Trials, *, form: str = "", most_ms: float = math.inf
+    ) -> None:
+        self._exact = exact
+        self._exact_ms = exact.predicted.total_ms
+        self._pairs = choices.pairs
+        self._trials = trials
+        self._costs = trials.costs
+        self._form = form
+        self._share = least_gain(exact, choices.least_gain_percent)
+        self._most_ms = most_ms
+        self._below_ms = min(cheaper_ms(exact, self._share), most_ms)
+        self._placed = [exact]
+        """Plans on whose placements the pairs are priced."""
+        self._in_vain: dict[WireTypes, str] = {}
+        """Why pairs that were planned were not taken."""
+
+    def in_form_of(self, plan: Plan) -> CommunicationPlan:
+        """Return the decision; of narrow types with all prices in the form that the plan has otherwise.
+
+        Groups of devices may have undone it.
+        """
         found, chosen = self._found, plan.request.wire
+        if found.chosen.is_exact:
+            return found
         if plan.predicted is not self._best_plan.predicted:  # a later choice changed what the gain is of
             found = found.model_copy(update=self._exact_costs(plan))
         exact_ms = found.exact_ms or 0.0
@@ -90,15 +130,17 @@ class WireTypeChoice:
         assert best is not None, "types on the wire need no memory"
         return {"exact_ms": best.total_ms + average_ms(plan), "exact_exchange_ms": exchange_ms(best)}
 
-    def _best(self, pairs: Sequence[WireTypes]) -> Plan:
+    def best(self) -> Plan:
         """Return the cheapest plan found, and keep what was decided."""
+        pairs = self._pairs
         refusal = exchange_refusal(self._exact.request)
         if refusal is None and pairs:
             self._placed += self._under_the_shortest_exchange(pairs)
         exact_ms = self._exact_ms
         priced = [self._priced(types, refusal, placed=self._placed, exact_ms=exact_ms) for types in pairs]
         worth = [each for each in priced if self._is_worth_it(each.saved_ms, exact_ms)]
-        for each in sorted(worth, key=_saved_ms, reverse=True):
+        by_gain = sorted(worth, key=_saved_ms, reverse=True)
+        for each in by_gain if math.isinf(self._most_ms) else by_gain[:1]:
             found = self._planned(each.types)
             if isinstance(found, Plan):
                 return self._keep(found, each.types, [self._judged(other, each, exact_ms=exact_ms) for other in priced])
@@ -119,7 +161,7 @@ class WireTypeChoice:
         if not trained:
             return []
         types = min(trained, key=self._even_exchange_ms)
-        trial = self._trials.tried(types.text, self._under(types), below_ms=cheaper_ms(self._exact, self._share))
+        trial = self._trials.tried(f"{types.text}{self._form}", self._under(types), below_ms=self._below_ms)
         return [] if trial.plan is None else [trial.plan]
 
     def _under(self, types: WireTypes) -> PlanRequest:
@@ -167,8 +209,8 @@ class WireTypeChoice:
         """Return the plan under a pair, or why there is none that saves enough."""
         found = next((each for each in self._placed if each.request.wire == types), None)
         if found is None:
-            below_ms = cheaper_ms(self._exact, self._share)
-            trial = self._trials.tried(types.text, self._under(types), below_ms=below_ms, near=self._placed[-1])
+            text, below_ms = f"{types.text}{self._form}", self._below_ms
+            trial = self._trials.tried(text, self._under(types), below_ms=below_ms, near=self._placed[-1])
             if trial.plan is None:
                 return trial.tried.refusal or "it saves too little"
             found = trial.plan

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from neuroshard_api.documents.bundle import CollectionParts
+from neuroshard_api.documents.communication import CommunicationChoices, WireType
 from neuroshard_api.documents.plan import GivenPlan, Plan, PlanCost
 from neuroshard_api.documents.plan_choices import ChoiceName
 from neuroshard_api.documents.request import Constraints, PlanRequest, SearchSettings
@@ -18,6 +19,7 @@ from neuroshard_planner.plans.checks import plan_problems
 from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.plan_cost import predicted_cost
 from neuroshard_planner.problem.problem import Problem
+from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from neuroshard_report.explain.table import explain_table
 from support import builders
 from support.planner.exact_costs import ExactCosts
@@ -237,6 +239,35 @@ def test_a_group_has_its_own_collection_where_no_other_form_saves() -> None:
         assert first.refusal is not None
         assert "of its own" in last.text or "of their own" in last.text
         assert not plan_problems(plan)
+
+
+def test_narrow_types_are_tried_without_the_collections_that_spare_as_much() -> None:
+    """Both shorten the same exchange: to permit both is not dearer than to permit one of them."""
+    members = [history(f"seen{index}", 2.0, "user", embedding_dim=128, pooling_factor=1.0) for index in range(4)]
+    members += builders.tables(2, embedding_dim=128)
+    half = CommunicationChoices(forward=(WireType.FP16,), backward=(WireType.FP16,))
+    both = asked(
+        *(table.model_copy(update={"name": f"table{index}"}) for index, table in enumerate(members)),
+        topology=builders.topology(8, num_nodes=2),
+        batch_size_per_device=4096,
+        constraints=Constraints(sharding_types=BY_COLUMNS),
+        communication=half,
+    )
+
+    plan, narrow, grouped = (
+        planned(both.model_copy(update={field: None} if field else {}))
+        for field in (None, "deduplicate", "communication")
+    )
+
+    assert grouped.resolved.grouped == ("user",)
+    assert plan.predicted.total_ms <= 1.001 * min(narrow.predicted.total_ms, grouped.predicted.total_ms)
+    assert plan.choices is not None
+    last = plan.choices[-1].alternatives[-1]
+    assert last.text.endswith("no collection of its own")
+    assert last.refusal is None
+    assert plan.communication is not None
+    assert plan.communication.exact_ms == on_all_lists(grouped.request).predicted.total_ms
+    assert not plan_problems(plan)
 
 
 def sent_bytes(plan: Plan) -> int:
