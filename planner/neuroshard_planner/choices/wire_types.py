@@ -44,18 +44,20 @@ class WireTypeChoice:
         self._choices = asked.communication
         self._trials = trials
         self._repeats = repeats
-        self._pairs: _Pairs | None = None
+        self._pairs: _PricedPairs | None = None
 
     def decided(self, exact: Plan) -> Plan:
         """Return the best plan; one under narrow types has them in its request."""
         if self._choices is None:
             return exact
-        self._pairs = _Pairs(exact, self._choices, self._trials)
+        self._pairs = _PricedPairs(exact, self._choices, self._trials)
         best, common = self._pairs.best(), self._repeats.common(exact)
         if common is not None:
             of_best_ms = cheaper_ms(best) if best.request.wire is None else priced_ms(best)  # both change results
             below_ms = of_best_ms - self._repeats.products_ms(exact.request)
-            other = _Pairs(common, self._choices, self._trials, form=", no collection of its own", most_ms=below_ms)
+            other = _PricedPairs(
+                common, self._choices, self._trials, form=", no collection of its own", most_ms=below_ms
+            )
             found = other.best()
             if found.request.wire is not None:
                 best, self._pairs = found, other
@@ -69,7 +71,7 @@ class WireTypeChoice:
         return plan if self._pairs is None else plan.model_copy(update={"communication": self._pairs.in_form_of(plan)})
 
 
-class _Pairs:
+class _PricedPairs:
     """Pairs of types for one plan with exact exchange.
 
     Args:
