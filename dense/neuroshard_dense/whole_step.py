@@ -17,6 +17,7 @@ from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import Table
 from neuroshard_api.documents.whole_step import HostCost, WholeStep
 from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType
+from neuroshard_costs.deduplication import repeating_groups
 from neuroshard_costs.exchanges import TransferModel
 from neuroshard_costs.host import HostWork, host_work
 
@@ -58,7 +59,7 @@ def whole_step(
     dense_ms = None
     if request.dense is not None:
         dense_ms = replicated_cost(request, request.dense, costs=costs).total_ms
-    return _step(request, host_work(request, tables), embedding_ms, dense_ms, costs)
+    return _step(request, host_work(request, tables, repeating_groups(request)), embedding_ms, dense_ms, costs)
 
 
 def _step(

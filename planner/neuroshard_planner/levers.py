@@ -46,7 +46,7 @@ from neuroshard_api.sharding.replication import ReplicationChoices
 from neuroshard_costs.averages import least_average_ms
 
 from neuroshard_planner.choices.device_groups import permitted_groupings
-from neuroshard_planner.choices.trials import cheaper_ms, exchange_refusal, least_gain
+from neuroshard_planner.choices.trials import cheaper_ms, exchange_refusal, host_problem, least_gain
 from neuroshard_planner.choices.ways_by_rows import bound_of_choices_ms
 from neuroshard_planner.errors import PlannerError, RequestError
 from neuroshard_planner.memory.infeasible import has_room
@@ -62,6 +62,8 @@ from neuroshard_planner.search.estimator import promised_ms
 PROMISE_ERROR = 0.05
 """Of a step: below it a promise may have the wrong sign (`benchmarks/promises.py`)."""
 
+NARROW = (LeverName.WIRE_TYPES, LeverName.STORED_TYPES)
+"""Levers that a plan takes only where the host does not need longer for them, as it does repeats."""
 OPPOSITE = (LeverName.BATCH_SIZE, LeverName.NODES)
 """Levers of more and of less. Less is priced where more saves nothing: hardly ever do both save."""
 SHORT_SHARE = 0.3
@@ -194,6 +196,7 @@ class Promises:
             (each, ms)
             for each, ms in even_ms
             if ms < self._even_here_ms
+            and not _host_refuses(plan, each.request, self._costs)
             and (self._at_even_ms(ms) < cheaper_ms(plan) or self._by_bound_ms(each) < cheaper_ms(plan))
         ]
         if not saving:
@@ -228,6 +231,14 @@ class Promises:
     @cached_property
     def _even_here_ms(self) -> float:
         return _even_ms(self._plan, Problem(self._plan.resolved, self._costs))
+
+
+def _host_refuses(plan: Plan, request: PlanRequest, costs: Bundle) -> bool:
+    """Return whether the host needs longer for a form of the plan than its step takes."""
+    before = plan.step
+    if before is None:
+        return False
+    return host_problem(before, request, plan.tables, plan.predicted.total_ms, costs=costs) is not None
 
 
 def _even_ms(plan: Plan, problem: Problem) -> float:
@@ -267,7 +278,7 @@ def _worthwhile(plan: Plan, costs: Bundle) -> Iterator[Lever]:
             found_ms = promises.total_ms(each)
         except PlannerError:
             continue
-        if found_ms is None:
+        if found_ms is None or (each.name in NARROW and _host_refuses(plan, each.request, costs)):
             continue
         saved = saved_share(plan, each, found_ms)
         if saved > 0:

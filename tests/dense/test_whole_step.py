@@ -3,8 +3,9 @@
 from typing import Any
 
 import pytest
-from neuroshard_api.documents.communication import WireType, WireTypes
+from neuroshard_api.documents.communication import CommunicationChoices, WireType, WireTypes
 from neuroshard_api.documents.dense_profile import DensePass, DensePasses, DenseProfile
+from neuroshard_api.documents.levers import LeverName
 from neuroshard_api.documents.plan import DeduplicatedGroup, Plan, Shard, TablePlacement
 from neuroshard_api.documents.request import Algorithm, Constraints, PlanRequest, SearchSettings, TableConstraints
 from neuroshard_api.documents.tables import DataType, Table
@@ -12,10 +13,12 @@ from neuroshard_api.documents.topology import Topology
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.host import host_work
 from neuroshard_dense.whole_step import with_whole_step
+from neuroshard_planner.levers import with_levers
 from neuroshard_planner.pipeline import plan
+from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from neuroshard_report.explain.comparison import compare
 from neuroshard_report.explain.step import step_gain, step_text
-from support.builders import dense_profile, device_type, request, table, tables, topology
+from support.builders import dense_profile, device_type, request, table, table_set, tables, topology
 from support.planner.exact_costs import ExactCosts
 
 LEAST = SearchSettings(work_budget=300)
@@ -104,6 +107,43 @@ def test_a_step_without_a_counted_dense_part_is_a_lower_limit() -> None:
     assert found.step.dense_ms is None
     assert "not counted" in (step_text(found) or "")
     assert all(step_gain(found, each) is None for each in found.baselines)
+
+
+@pytest.mark.parametrize(("operations", "moved_bytes"), [(10_000, 0), (10, 10**11)], ids=["host", "devices"])
+def test_forms_that_the_host_needs_longer_for_are_taken_where_devices_decide_the_step(
+    operations: int, moved_bytes: int
+) -> None:
+    """Codecs and collections of groups' own shorten the embedding part; no lever promises what a plan refuses."""
+    is_host_bound = not moved_bytes
+    members = tables(8, embedding_dim=256, pooling_factor=1.0)
+    counted = profile_of(members, operations=operations, moved_bytes=moved_bytes)
+    repeating = [
+        each.model_copy(update={"duplication_group": "user", "duplication_factor": 8.0} if index % 2 else {})
+        for index, each in enumerate(members)
+    ]
+    asked = request(
+        tables=table_set(*repeating, session_run=8),
+        topology=topology(8, num_nodes=4),
+        constraints=Constraints(sharding_types=BY_COLUMNS),
+        search=LEAST,
+    ).with_dense(counted, where="dense profile")
+    half = CommunicationChoices(forward=(WireType.FP16,), backward=(WireType.FP16,))
+    costs = ExactCosts(device=asked.topology.device)
+    exact = plan(asked, bundle=costs)
+    assert exact.step is not None
+
+    for permitted in ({"communication": half}, {"deduplicate": ("user",)}):
+        found = plan(asked.model_copy(update=permitted), bundle=costs)
+
+        assert found.step is not None
+        assert found.step.is_host_bound is is_host_bound
+        assert (found.predicted.total_ms < 0.95 * exact.predicted.total_ms) is not is_host_bound
+        assert found.step.total_ms <= exact.step.total_ms
+        reasons = [each.refusal for choice in found.choices or () for each in choice.alternatives]
+        reasons += [found.communication.reason] if found.communication is not None else []
+        assert any("the host needs" in (reason or "") for reason in reasons) is is_host_bound
+    named = {each.name for each in with_levers(exact, costs=costs).levers or ()}
+    assert ({LeverName.WIRE_TYPES, LeverName.REPEATS} & named != set()) is not is_host_bound
 
 
 def test_a_gain_is_one_of_the_embedding_part_and_one_of_the_step() -> None:

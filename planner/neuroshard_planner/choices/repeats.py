@@ -99,6 +99,7 @@ class RepeatsChoice:
             request,
             below_ms=self._enough_ms(all_lists, request) if is_last else float("inf"),
             gains_on=all_lists if is_last and not has_products else None,
+            instead_of=all_lists,
         ).plan
         if plan is None:
             return None
@@ -109,7 +110,7 @@ class RepeatsChoice:
         if len(kept) < len(saved_ms):
             fewer = _without(request, kept)
             text, below_ms = f"no repeats of {', '.join(kept)}{form}", self._enough_ms(all_lists, fewer)
-            plan = self._trials.tried(text, fewer, below_ms=below_ms, near=plan).plan
+            plan = self._trials.tried(text, fewer, below_ms=below_ms, near=plan, instead_of=all_lists).plan
         return plan
 
     def _enough_ms(self, all_lists: Plan, request: PlanRequest) -> float:
@@ -143,6 +144,7 @@ class RepeatsChoice:
                 grouped,
                 below_ms=cheaper_ms(plan) + (product_ms or 0.0),
                 gains_on=plan if product_ms is None else None,
+                instead_of=plan,
             ).plan
             if found is None:  # also where its tables may be by rows alone
                 return plan

@@ -162,7 +162,7 @@ class StoredTypeChoice:
         The reason is kept.
         """
         narrowest, below_ms = _with(own.request, self._narrow), cheaper_ms(own)
-        first = self._trials.tried("narrowest types", narrowest, below_ms=below_ms, gains_on=own)
+        first = self._trials.tried("narrowest types", narrowest, below_ms=below_ms, gains_on=own, instead_of=own)
         found, trials = first.plan, [first]
         copies = {
             table.name: self._own[table.name]
@@ -172,7 +172,7 @@ class StoredTypeChoice:
         if copies:
             request = _with(own.request, {**self._narrow, **copies})
             below_ms = cheaper_ms(own) if found is None else found.predicted.total_ms
-            other = self._trials.tried("narrowest types but of copies", request, below_ms=below_ms)
+            other = self._trials.tried("narrowest types but of copies", request, below_ms=below_ms, instead_of=own)
             found = other.plan or found
             trials.append(other)
         if found is None:
@@ -180,11 +180,13 @@ class StoredTypeChoice:
         return found
 
     def _why_not(self, own: Plan, tried: Sequence[Alternative]) -> str:
-        found_ms = [each.total_ms for each in tried if each.total_ms is not None]
-        if not found_ms:
+        found = [each for each in tried if each.total_ms is not None]
+        if not found:
             return f"the narrowest types: {tried[0].refusal}"
-        own_ms = own.predicted.total_ms
-        saved_ms = own_ms - min(found_ms)
+        own_ms, best = own.predicted.total_ms, min(found, key=lambda each: each.total_ms or 0.0)
+        saved_ms = own_ms - (best.total_ms or 0.0)
+        if saved_ms > own_ms - cheaper_ms(own):
+            return f"the narrowest types: {best.refusal}"
         return (
             f"the narrowest types save {saved_ms:.3f} ms ({100 * (saved_ms / own_ms if own_ms else 0.0):.1f} %), "
             f"and {100 * least_gain(own):.1f} % are asked for"
@@ -206,7 +208,10 @@ class StoredTypeChoice:
         moves_ms = priced_ms(narrow) - narrow_ms
         request = _with(narrow.request, kept)
         below_ms = math.nextafter(limit_ms + moves_ms, math.inf)
-        return self._trials.tried("fewest narrow types", request, below_ms=below_ms, near=narrow).plan or narrow
+        return (
+            self._trials.tried("fewest narrow types", request, below_ms=below_ms, near=narrow, instead_of=narrow).plan
+            or narrow
+        )
 
     def _final_own_ms(self, plan: Plan) -> float | None:
         """Return the cost of the tables' own types in the form that the plan has otherwise."""

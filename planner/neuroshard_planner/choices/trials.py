@@ -4,13 +4,15 @@ A search takes ten to thirty times as long as its lower bound. So an alternative
 room for the gain that is asked for, and promises one.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from neuroshard_api.documents.plan import Plan, PlanCost, TablePlacement
 from neuroshard_api.documents.plan_choices import Alternative, ChoiceName, PlanChoice
 from neuroshard_api.documents.request import Algorithm, PlanRequest
+from neuroshard_api.documents.whole_step import WholeStep
 from neuroshard_costs.moved_bytes import priced_ms
+from neuroshard_dense.whole_step import whole_step
 
 from neuroshard_planner.choices.ways_by_rows import bound_of_choices_ms
 from neuroshard_planner.errors import InfeasibleError, PlannerError, RequestError
@@ -83,6 +85,7 @@ class Trials:
         below_ms: float,
         gains_on: Plan | None = None,
         near: Plan | None = None,
+        instead_of: Plan | None = None,
         finish: Callable[[Plan], Plan] | None = None,
         added_ms: float = 0.0,
     ) -> Trial:
@@ -95,6 +98,7 @@ class Trials:
             gains_on: a plan on the same devices. A form whose bound is not below this plan's is not searched: the gap
                 between a plan and its bound hardly depends on the form.
             near: a plan whose placement is taken where it is cheaper under the request.
+            instead_of: the best plan so far, than whose step that of the form is not longer because of the host.
             finish: makes the plan of the form from that of the request.
             added_ms: what ``finish`` adds to a plan's cost at least.
         """
@@ -112,6 +116,9 @@ class Trials:
             found = found if finish is None else finish(found)
             if priced_ms(found) >= below_ms:
                 problem = f"its best plan takes {found.predicted.total_ms:.3f} ms"
+            elif instead_of is not None:
+                embedding_ms = found.predicted.total_ms
+                problem = self.host_problem(found.request, found.tables, embedding_ms, instead_of=instead_of)
         total_ms = None if found is None else found.predicted.total_ms
         trial = Trial(
             tried=Alternative(text=text, total_ms=total_ms, bound_ms=bound_ms, refusal=problem),
@@ -120,6 +127,15 @@ class Trials:
         )
         self._tried.append(trial)
         return trial
+
+    def host_problem(
+        self, request: PlanRequest, tables: Sequence[TablePlacement], embedding_ms: float, *, instead_of: Plan
+    ) -> str | None:
+        """Return the sentence of `host_problem` for a form in place of a plan. None: there is none."""
+        before = whole_step(
+            instead_of.request, instead_of.tables, embedding_ms=instead_of.predicted.total_ms, costs=self.costs
+        )
+        return host_problem(before, request, tables, embedding_ms, costs=self.costs)
 
     def note(self, text: str, problem: str) -> None:
         """Record a form that was not searched, and why."""
@@ -153,6 +169,22 @@ def _excluded(bound_ms: float, below_ms: float, gains_on: Plan | None) -> str | 
     if gains_on is not None and 0 < gains_on.lower_bound_ms <= bound_ms:
         return f"its lower bound, {bound_ms:.3f} ms, is not below {gains_on.lower_bound_ms:.3f} ms without it"
     return None
+
+
+def host_problem(
+    before: WholeStep, request: PlanRequest, tables: Sequence[TablePlacement], embedding_ms: float, *, costs: CostModel
+) -> str | None:
+    """Return the sentence that the host needs longer for a form than a step takes without it. None: it may not.
+
+    Collections, codecs, and lookup modules are work of the host, which the embedding part's price does not have.
+    Nothing is known where the dense part is not counted, behind which the host may hide.
+    """
+    if request.dense is None:
+        return None
+    after = whole_step(request, tables, embedding_ms=embedding_ms, costs=costs)
+    if not after.is_host_bound or after.total_ms <= before.total_ms:
+        return None
+    return f"the host needs {after.total_ms:.3f} ms for a step with it, which takes {before.total_ms:.3f} ms without"
 
 
 def least_gain(plan: Plan, percent: float | None = None) -> float:

@@ -19,11 +19,11 @@ from neuroshard_api.sharding.collectives import CollectiveKind
 from neuroshard_api.sharding.kinds import Family
 from neuroshard_costs.averages import average_ms
 from neuroshard_costs.deduplication import looked_up
+from neuroshard_costs.moved_bytes import priced_ms
 from neuroshard_costs.step_cost import Collective, StepCost, sent_exchange
 
 from neuroshard_planner.choices.repeats import RepeatsChoice
 from neuroshard_planner.choices.trials import Trials, cheaper_ms, exchange_refusal, gain_text, least_gain
-from neuroshard_planner.plans.moved_bytes import priced_ms
 from neuroshard_planner.plans.same_placement import cheaper_placement
 from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.plan_cost import device_traffic, predicted_cost
@@ -143,7 +143,7 @@ class _PricedPairs:
         worth = [each for each in priced if self._is_worth_it(each.saved_ms, exact_ms)]
         by_gain = sorted(worth, key=_saved_ms, reverse=True)
         for each in by_gain if math.isinf(self._most_ms) else by_gain[:1]:
-            found = self._planned(each.types)
+            found = self._host_problem(each) or self._planned(each.types)
             if isinstance(found, Plan):
                 return self._keep(found, each.types, [self._judged(other, each, exact_ms=exact_ms) for other in priced])
             self._in_vain[each.types] = found
@@ -207,6 +207,11 @@ class _PricedPairs:
             saved_ms=exact_ms - cost.total_ms,
         )
 
+    def _host_problem(self, each: WireAlternative) -> str | None:
+        """Return the sentence that the host needs longer with codecs than a step takes without them, or None."""
+        narrow_ms = self._exact_ms - _saved_ms(each)
+        return self._trials.host_problem(self._under(each.types), self._exact.tables, narrow_ms, instead_of=self._exact)
+
     def _planned(self, types: WireTypes) -> Plan | str:
         """Return the plan under a pair, or why there is none that saves enough."""
         found = next((each for each in self._placed if each.request.wire == types), None)
@@ -245,6 +250,8 @@ class _PricedPairs:
         if not known:
             return f"{taken}, and " + ("no permitted types can be trained" if priced else "only FP32 is permitted")
         best = max(known, key=_saved_ms)
+        if best.types in self._in_vain:
+            return f"{taken}; {best.text}: {self._in_vain[best.types]}"
         gain = gain_text(_saved_ms(best), exact_ms)
         return f"{taken}; {best.text} {gain}, and {self._percent:g} % are asked for"
 
