@@ -104,6 +104,11 @@ def infeasible(
         may_be_by_columns: whether all units may be. Otherwise what is enough by columns is not named.
     """
     cause, host = _cause(request, packing, copy_bytes), request.topology.host_memory
+    if sum(copy_bytes.values()) > packing.capacity_bytes > 0:
+        remedy = (
+            "give these tables another sharding type too, or devices with more memory: more devices hold more copies"
+        )
+        return InfeasibleError(f"{cause}; hint: {remedy}{_fewer_variants(request)}")
     if may_be_on_host(request) and host is not None and packing.capacity_bytes > 0:
         further = ", rows, or copies" if has_further_types else ""
         return InfeasibleError(

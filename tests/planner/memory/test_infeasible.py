@@ -237,6 +237,9 @@ def test_copies_that_exceed_a_device_are_named_with_their_memory_on_each() -> No
     assert largest == pytest.approx(LARGE_COPY_GIB, rel=0.01)
     assert gib_after(message, "the tables that may be data_parallel alone need") == pytest.approx(3 * largest, rel=0.01)
     assert "by columns" not in message
+    assert "hint: give these tables another sharding type too" in message
+    assert "give more devices" not in message
+    assert "host memory" not in message
 
 
 def test_the_memory_of_all_tables_counts_each_copy() -> None:
