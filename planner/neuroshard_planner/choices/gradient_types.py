@@ -19,6 +19,7 @@ from neuroshard_dense.gradients import GradientPrices, replicated_units
 
 from neuroshard_planner.choices.trials import Trials, exchange_refusal, gain_text, least_gain
 from neuroshard_planner.errors import InfeasibleError
+from neuroshard_planner.plans.same_placement import cheaper_placement
 from neuroshard_planner.searches import Search
 
 LEAST_PARAMETERS = 100_000_000
@@ -58,6 +59,7 @@ class GradientTypes:
             refusal = None
             try:
                 plan = search(exact.request.model_copy(update={"gradients": choices.exchange(found.chosen)}))
+                plan = cheaper_placement(plan, exact, costs=costs)
             except InfeasibleError as error:
                 refusal = exact.request.in_its_names(f"no plan fits next to what it carries: {error}")
             else:

@@ -13,9 +13,11 @@ from neuroshard_planner.choices.gradient_types import GradientTypes
 from neuroshard_planner.choices.trials import Trials
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.plans.checks import plan_problems
+from neuroshard_planner.plans.imported_plan import imported_plan
 from neuroshard_report.communication import gradients_line
 from support.builders import dense_profile, device_type, request, tables, topology
 from support.planner.exact_costs import ExactCosts
+from support.planner.placements import by_columns
 from support.planner.searches import planned
 
 MEMBERS = tables(8, embedding_dim=128)
@@ -72,6 +74,24 @@ def test_gradients_travel_in_the_type_that_saves_most() -> None:
     assert gradients_line(plan.resolved.gradients, found).startswith(f"{found.chosen} saves ")
     assert not plan_problems(plan)
     assert Plan.from_json(plan.to_json()) == plan
+
+
+def test_a_search_next_to_what_gradients_carry_does_not_lose_the_placement_in_hand() -> None:
+    """Where that fits, and costs less than the one that is found."""
+    choices = GradientChoices(types=(GradientType.THRESHOLD,), keep_percent=0.1)
+    request = asked(gradient_choices=choices)
+    costs = ExactCosts(request.topology.device)
+    exact = planned(request.model_copy(update={"gradient_choices": None}))
+
+    def poor(of: PlanRequest) -> Plan:
+        together = [by_columns(each, (0, each.embedding_dim)) for each in of.tables.tables]
+        return imported_plan(together, of, bundle=costs)
+
+    plan = GradientTypes(request, Trials(costs, poor)).decided(exact, search=poor)
+
+    assert plan.request.gradients == choices.exchange(GradientType.THRESHOLD)
+    assert plan.tables == exact.tables
+    assert plan.predicted.total_ms == pytest.approx(exact.predicted.total_ms)
 
 
 def test_rounded_gradients_take_half_the_collectives_and_two_passes() -> None:
