@@ -7,7 +7,7 @@ from neuroshard_api.documents.dense_layout import DenseChoices, DensePolicy
 from neuroshard_api.documents.dense_profile import DenseUnit
 from neuroshard_api.documents.gradient_exchange import GradientChoices, GradientExchange, GradientType
 from neuroshard_api.documents.plan import Plan
-from neuroshard_api.documents.request import PlanRequest, SearchSettings
+from neuroshard_api.documents.request import Constraints, PlanRequest, SearchSettings
 from neuroshard_api.documents.topology import Link
 from neuroshard_planner.choices.gradient_types import GradientTypes
 from neuroshard_planner.choices.trials import Trials
@@ -79,7 +79,8 @@ def test_gradients_travel_in_the_type_that_saves_most() -> None:
 def test_a_search_next_to_what_gradients_carry_does_not_lose_the_placement_in_hand() -> None:
     """Where that fits, and costs less than the one that is found."""
     choices = GradientChoices(types=(GradientType.THRESHOLD,), keep_percent=0.1)
-    request = asked(gradient_choices=choices)
+    slow = Link(bandwidth_bytes_per_second=5e9, latency_seconds=20e-6)
+    request = asked(gradient_choices=choices, topology=topology(32, num_nodes=4, inter_node=slow))
     costs = ExactCosts(request.topology.device)
     exact = planned(request.model_copy(update={"gradient_choices": None}))
 
@@ -166,16 +167,18 @@ def test_a_fixed_type_is_refused_where_every_unit_is_sharded(kind: GradientType)
 
 @pytest.mark.parametrize("added_ms", [0.0, 1000.0])
 def test_a_type_that_carries_must_save_the_least_gain_next_to_what_it_carries(added_ms: float) -> None:
-    """A search that finds less with the memory that is left decides against the type, in numbers."""
+    """A plan that costs more where the one in hand does not fit decides against the type, in numbers."""
     choices = GradientChoices(types=(GradientType.THRESHOLD,), keep_percent=1.0, least_gain_percent=2.0)
     slow = Link(bandwidth_bytes_per_second=5e9, latency_seconds=20e-6)
     wanted = asked(gradient_choices=None, topology=topology(32, num_nodes=4, inter_node=slow))
 
     def search(request: PlanRequest) -> Plan:
         found = planned(request)
-        slower = added_ms if request.gradients is not None else 0.0
-        cost = found.predicted.model_copy(update={"total_ms": found.predicted.total_ms + slower})
-        return found.model_copy(update={"predicted": cost})
+        if not added_ms or request.gradients is None:
+            return found
+        cost = found.predicted.model_copy(update={"total_ms": found.predicted.total_ms + added_ms})
+        no_room = request.model_copy(update={"constraints": Constraints(max_memory_bytes_per_device=1)})
+        return found.model_copy(update={"predicted": cost, "request": no_room})
 
     permitted = wanted.model_copy(update={"gradient_choices": choices})
     choice = GradientTypes(permitted, Trials(ExactCosts(wanted.topology.device), search))
