@@ -98,7 +98,7 @@ class RepeatsChoice:
             f"no repeats of {', '.join(groups)}{form}",
             request,
             below_ms=self._enough_ms(all_lists, request) if is_last else float("inf"),
-            gains_on=all_lists if is_last and not has_products else None,
+            gains_on=all_lists if (is_last or form) and not has_products else None,
             instead_of=all_lists,
         ).plan
         if plan is None:

@@ -56,7 +56,7 @@ class WireTypeChoice:
             of_best_ms = cheaper_ms(best) if best.request.wire is None else priced_ms(best)  # both change results
             below_ms = of_best_ms - self._repeats.products_ms(exact.request)
             other = _PricedPairs(
-                common, self._choices, self._trials, form=", no collection of its own", most_ms=below_ms
+                common, self._choices, self._trials, form=", no collection of its own", most_ms=below_ms, gains_on=best
             )
             found = other.best()
             if found.request.wire is not None:
@@ -79,12 +79,19 @@ class _PricedPairs:
         choices: the pairs.
         trials: of the planning.
         form: names what the plan has otherwise.
-        most_ms: what a plan must cost less than, besides saving enough; the pair that saves most is planned alone then.
-            If unset: anything.
+        most_ms: what a plan must cost less than, besides saving enough. If unset: anything.
+        gains_on: the plan of another form, see `Trials.tried`; the pair that saves most is tried alone then.
     """
 
     def __init__(
-        self, exact: Plan, choices: CommunicationChoices, trials: Trials, *, form: str = "", most_ms: float = math.inf
+        self,
+        exact: Plan,
+        choices: CommunicationChoices,
+        trials: Trials,
+        *,
+        form: str = "",
+        most_ms: float = math.inf,
+        gains_on: Plan | None = None,
     ) -> None:
         self._exact = exact
         self._exact_ms = exact.predicted.total_ms
@@ -93,7 +100,7 @@ class _PricedPairs:
         self._costs = trials.costs
         self._form = form
         self._share = least_gain(exact, choices.least_gain_percent)
-        self._most_ms = most_ms
+        self._gains_on = gains_on
         self._below_ms = min(cheaper_ms(exact, self._share), most_ms)
         self._placed = [exact]
         """Plans on whose placements the pairs are priced."""
@@ -142,7 +149,7 @@ class _PricedPairs:
         priced = [self._priced(types, refusal, placed=self._placed, exact_ms=exact_ms) for types in pairs]
         worth = [each for each in priced if self._is_worth_it(each.saved_ms, exact_ms)]
         by_gain = sorted(worth, key=_saved_ms, reverse=True)
-        for each in by_gain if math.isinf(self._most_ms) else by_gain[:1]:
+        for each in by_gain if self._gains_on is None else by_gain[:1]:
             found = self._host_problem(each) or self._planned(each.types)
             if isinstance(found, Plan):
                 return self._keep(found, each.types, [self._judged(other, each, exact_ms=exact_ms) for other in priced])
@@ -163,7 +170,8 @@ class _PricedPairs:
         if not trained:
             return []
         types = min(trained, key=self._even_exchange_ms)
-        trial = self._trials.tried(f"{types.text}{self._form}", self._under(types), below_ms=self._below_ms)
+        text, below_ms = f"{types.text}{self._form}", self._below_ms
+        trial = self._trials.tried(text, self._under(types), below_ms=below_ms, gains_on=self._gains_on)
         return [] if trial.plan is None else [trial.plan]
 
     def _under(self, types: WireTypes) -> PlanRequest:
@@ -217,7 +225,9 @@ class _PricedPairs:
         found = next((each for each in self._placed if each.request.wire == types), None)
         if found is None:
             text, below_ms = f"{types.text}{self._form}", self._below_ms
-            trial = self._trials.tried(text, self._under(types), below_ms=below_ms, near=self._placed[-1])
+            trial = self._trials.tried(
+                text, self._under(types), below_ms=below_ms, near=self._placed[-1], gains_on=self._gains_on
+            )
             if trial.plan is None:
                 return trial.tried.refusal or "it saves too little"
             found = trial.plan
