@@ -60,6 +60,9 @@ class FamilyBounds:
         """``is_loose`` leaves prices out, which take most of the time and of the bounds' strength."""
         self._problem = problem
         self._is_loose = is_loose
+        self._by_columns_ms = 0.0
+        """Of plans by columns, as long as that is below a limit of all plans; 0: it is not."""
+        self._promising: dict[float, list[Families]] = {}
         self._relaxed: dict[tuple[Families, bytes], RelaxedCost] = {}
         """By families and limits of traffic, which many limits of cost share."""
 
@@ -74,7 +77,10 @@ class FamilyBounds:
     @cached_property
     def by_columns_ms(self) -> float:
         """A cost that no plan by columns goes below; infinite where some unit may not be by columns."""
-        return self._least_of([(COLUMNS,)]) if (COLUMNS,) in self.sets else np.inf
+        if (COLUMNS,) not in self.sets:
+            return np.inf
+        known_ms = max(self.least_ms, self._by_columns_ms)
+        return known_ms if self._by_columns_ms else self._least_of([(COLUMNS,)], known_ms)
 
     @property
     def end_by_columns_ms(self) -> float:
@@ -93,7 +99,10 @@ class FamilyBounds:
     def promising(self, limit_ms: float) -> list[Families]:
         """Return the sets of families of which a plan may cost less than the limit."""
         enough_ms = limit_ms / (1 - ROUNDING)
-        return [each for each in self.sets if self._of(each, _Aim(limit_ms, enough_ms, enough_ms)) < enough_ms]
+        if limit_ms not in self._promising:
+            aim = _Aim(limit_ms, enough_ms, enough_ms)
+            self._promising[limit_ms] = [each for each in self.sets if self._of(each, aim) < enough_ms]
+        return self._promising[limit_ms]
 
     def of(self, families: Families, limit_ms: float) -> float:
         """Return b(c) of plans that use exactly these families, one of the sets; infinite where there is none."""
@@ -137,19 +146,22 @@ class FamilyBounds:
         )
         return branches.bound_ms(mean=mean, known_ms=bound_ms, enough_ms=enough_ms, needed_ms=needed_ms)
 
-    def _least_of(self, sets: Sequence[Families]) -> float:
-        """Return a cost that no plan of these sets goes below."""
+    def _least_of(self, sets: Sequence[Families], known_ms: float = 0.0) -> float:
+        """Return a cost that no plan of these sets goes below, and that is at least a known one."""
         free: dict[Families, float] = {}
         for families in sets:
             free[families] = self._of(families, _Aim(np.inf, min(free.values(), default=np.inf), by_branches=False))
 
-        least_ms, step = min(free.values()), STEP
+        least_ms, step = max(known_ms, min(free.values())), STEP
         while step >= PRECISION:
             limit_ms = raised_ms = least_ms * (1 + step)
             for families in sorted(free, key=lambda families: free[families]):
                 if free[families] < raised_ms:
                     aim = _Aim(limit_ms, raised_ms, by_branches=step == STEP)
-                    raised_ms = min(raised_ms, self._of(families, aim))
+                    own_ms = self._of(families, aim)
+                    raised_ms = min(raised_ms, own_ms)
+                    if families == (COLUMNS,) and aim.by_branches and own_ms < limit_ms:
+                        self._by_columns_ms = own_ms * (1 - ROUNDING)
             least_ms = max(least_ms, raised_ms)
             step = step if raised_ms == limit_ms else step / 4
         return least_ms * (1 - ROUNDING)

@@ -27,7 +27,7 @@ STRAIGHT = 0.01  # share of a plan's cost by which a line may be below a reducti
 MOST_PIECES = 64
 MOST_PEAKS = 128  # further ones are bounded together
 FINE = 64  # steps of columns from which on a mean is about as good as a peak
-MOST_GAIN = 1.2  # by whole shards
+MOST_GAIN = 1.02  # by whole shards, where one is needed
 POOLED = Collective.POOLED_EMBEDDINGS
 
 
