@@ -97,10 +97,10 @@ class FamilyBounds:
         return [used for used in found if all(not each.isdisjoint(used) for each in own)]
 
     def promising(self, limit_ms: float) -> list[Families]:
-        """Return the sets of families of which a plan may cost less than the limit."""
+        """Return the sets of families of which a plan may cost less than the limit, by bounds without branches."""
         enough_ms = limit_ms / (1 - ROUNDING)
         if limit_ms not in self._promising:
-            aim = _Aim(limit_ms, enough_ms, enough_ms)
+            aim = _Aim(limit_ms, enough_ms, enough_ms, by_branches=False)
             self._promising[limit_ms] = [each for each in self.sets if self._of(each, aim) < enough_ms]
         return self._promising[limit_ms]
 
