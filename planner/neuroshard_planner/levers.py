@@ -400,6 +400,7 @@ def _nodes(plan: Plan) -> Iterator[LeverRequest]:
     if plan.dense is not None or names_devices:
         return
     per_node, is_usual = topology.devices_per_node, _is_usual(topology)
+    same_batch = f"--batch-size {asked.batch_size_per_device}"  # some table sets fix the samples of all devices
     for count in (topology.num_nodes + 1, topology.num_nodes - 1):
         devices = topology.with_nodes(count)
         if count and asked.batch_size_per_device * devices.num_devices <= MAX_GLOBAL_BATCH_SIZE:
@@ -407,7 +408,9 @@ def _nodes(plan: Plan) -> Iterator[LeverRequest]:
                 LeverName.NODES,
                 f"{count} {'node' if count == 1 else 'nodes'} of {per_node} {'device' if per_node == 1 else 'devices'}",
                 _with(plan, topology=devices),
-                f"--devices {count}x{per_node}" if is_usual else f"num_nodes: {count} in the file of --devices",
+                f"--devices {count}x{per_node} {same_batch}"
+                if is_usual
+                else f"num_nodes: {count} in the file of --devices, with {same_batch}",
                 f"spec.trainer.numNodes: {count}",
                 num_samples=asked.batch_size_per_device * devices.num_devices,
             )

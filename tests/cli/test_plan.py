@@ -62,7 +62,7 @@ def test_what_would_help_a_plan_of_a_plan_file_is_named_by_its_field(neuroshard:
 
     again = neuroshard("plan", first, "--out", tables.with_name("again.json"), "--out", page)
 
-    assert "; --devices 3x8, or spec.trainer.numNodes: 3" in of_tables.out
+    assert "; --devices 3x8 --batch-size 8192, or spec.trainer.numNodes: 3" in of_tables.out
     assert "; spec.trainer.numNodes: 3\n" in again.out
     assert "--devices" not in again.out
     assert "; spec.trainer.numNodes: 3" in page.read_text()

@@ -163,7 +163,8 @@ def test_other_nodes_of_devices_in_a_file_are_set_there() -> None:
 
     options = [asked_for(topology=each)[LeverName.NODES][0].option for each in (usual, slow)]
 
-    assert options == ["--devices 3x4", "num_nodes: 3 in the file of --devices"]
+    batch = f"--batch-size {asked_for(topology=usual)[LeverName.NODES][0].request.batch_size_per_device}"
+    assert options == [f"--devices 3x4 {batch}", f"num_nodes: 3 in the file of --devices, with {batch}"]
 
 
 def test_other_nodes_of_few_tables_are_promised_by_a_short_search() -> None:
