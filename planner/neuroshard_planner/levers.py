@@ -151,7 +151,7 @@ class Promises:
         if request.topology == plan.resolved.topology:
             return self._here_ms(lever)
         if _has_few(request):
-            in_all_types = self._is_wide or plan.resolved.topology.num_nodes > 1
+            in_all_types = self._is_wide
             found_ms = self._searched_ms(request, in_all_types=in_all_types, limit_ms=_least_named_ms(plan, lever))
         else:
             found_ms = self._at_even_ms(_even_ms(plan, Problem(request, self._costs))) if has_room(request) else None
