@@ -29,7 +29,7 @@ WORKLOADS = (
 )
 NUM_DEVICES = 8
 BATCH_SIZE_PER_DEVICE = 8192
-LONG = SearchTuning(most_stalled=1000, most_rounds=10, num_candidates=20, num_best=6, least_round_gain=0.0)
+LONG = SearchTuning(most_rounds=10, num_candidates=20, num_best=6, least_round_gain=0.0)
 
 
 def main() -> None:

@@ -68,7 +68,6 @@ PARTS: Mapping[str, Mapping[str, Any]] = {
     WHOLE: {},
     SEED: {},
     "opening and assignments": {"most_opened_units": 0},
-    "beam searches by columns": {"has_course": False},
     "course of few shards": {"few_shards": 0},
     "levels of the beam": {"patience": 0},
     "proposals by width": {"widths": ()},
@@ -76,9 +75,7 @@ PARTS: Mapping[str, Mapping[str, Any]] = {
     "prices of memory": {"memory_prices": (0.0,)},
     "3 prices of memory, not 2": {"memory_prices": (0.0, 1.0)},
     "limits on columns": {"dim_limits": (1.1, float("inf"))},
-    "random changes": {"most_stalled": 0},
     "rounds": {"most_rounds": 0},
-    "moves by traffic": {"has_moves_by_traffic": False},
     "end near the bound": {"near": 0.0},
     "half of the moves": {"num_targets": 8, "num_judged": 16},
 }

@@ -24,19 +24,15 @@ class SearchTuning:
     """With the next two a third of a second for small sets on a node, which are cheap to search well."""
     least_work_per_device: int = 1_500
     most_least_work: int = 160_000
-    opening_share: float = 0.2
-    """For the opening, and for steps of a whole plan with tables in host memory."""
-    opening_work_per_device: int = 1000
-    """Smaller budgets are the opening's alone: a beam search needs more."""
-    most_opening_work: int = 16_000
-    """On many devices the budget grows less than with the devices."""
     split_share: float = 2 / 3
     """Of the work of a course or of dealing out, for splitting and placing; descents have the rest."""
     phase_share: float = 0.25
-    """For dealing out assignments, for a round of random changes, for a round of all families that has the work of the
-    search by columns too, and for a plan near the incumbent."""
+    """For the opening, for steps of a whole plan with tables in host memory, for dealing out assignments, for a round
+    of random changes, for a round of all families that has the work of the search by columns too, and for a plan near
+    the incumbent."""
     short_share: float = 0.1
-    """For merging shards, for a search near the bound, and for the descents and the other rounds of all families."""
+    """For merging shards, for a search near the bound, and for the descents and the other rounds of all families.
+    Budgets below as much of the least one are the opening's alone: a beam search needs more."""
 
     most_small_units: int = 100
     """A set of more is large: descents take long, and few of them are made."""
@@ -53,8 +49,6 @@ class SearchTuning:
     """Candidates per step that the networks judge, also merges of one unit, the narrowest shards first; shards of a
     device, spread evenly over its loads, that a move may take; and changes of a round, and choices that do not fit,
     with tables in host memory."""
-    num_judged_placements: int = 24
-    """Of the placements made together, the cheapest by additive loads, which the networks judge."""
     least_gain: float = 1e-4
     """Of the cost, in a move or a pass; less doubles the time and lowers the cost by less than a thousandth."""
     least_round_gain: float = 0.001
@@ -63,8 +57,6 @@ class SearchTuning:
     """Of random changes, of neighbors, and of passes over all units; a last one gains nothing."""
     num_lanes: int = 8
     """Descents side by side; of more the arrays no longer are in the processor's cache."""
-    most_stalled: int = 100
-    """Random changes in a row that improve nothing."""
     near: float = 1.05
     """Times the lower bound, below which a short search of a large set follows the opening; times the best plan of all
     families, above which no search by columns goes on from its opening; and times the time of a unit's fastest shard,
@@ -80,15 +72,8 @@ class SearchTuning:
     """Of greedy passes: most columns of a device over the mean; the reference's grid is 1.0 to 1.5."""
     memory_prices: tuple[float, ...] = (0.0, 0.5, 2.0)
     """Of greedy passes: a device's share of used memory next to its share of load."""
-    opening_grid: tuple[tuple[float, float], ...] = (
-        *((1.0, 0.0), (1.1, 0.0), (1.35, 0.0), (INFINITE, 0.0)),
-        *((1.1, 1.0), (INFINITE, 0.5), (INFINITE, 2.0)),
-    )
-    """Limits on columns and prices of memory, where one pass for each proposal must do."""
     patience: int = 3
     """Levels without a lower smooth cost before the beam search ends."""
-    has_course: bool = True
-    """Whether beam searches over cuts follow the opening."""
     few_shards: int = 4
     """Most shards of a table in the first of them, and in every other random change; 0: no limit in any."""
 
@@ -97,8 +82,6 @@ class SearchTuning:
     shards, the largest, may be split."""
     num_random_moves: int = 3
     """Of a random change; more forget what the last descent found."""
-    has_moves_by_traffic: bool = True
-    """Whether local search also moves shards by the traffic that bounds their device."""
     has_conversions: bool = True
     """Whether descents convert single units to another family."""
 
@@ -110,6 +93,24 @@ class SearchTuning:
     hardly looked up, to that at which time hardly counts."""
     most_alone: tuple[float, ...] = (1.0, 1.5, 2.0, 4.0, 8.0, INFINITE)
     """Limits on the time of a shard, as multiples of the mean cost of a device: a shard above it makes others wait."""
+
+    @property
+    def opening_grid(self) -> tuple[tuple[float, float], ...]:
+        """Limits on columns and prices of memory, where one pass for each proposal must do."""
+        first, *further = self.memory_prices
+        return (
+            *((limit, first) for limit in self.dim_limits[::2]),
+            *((self.dim_limits[-1], price) for price in (first, *further)),
+        )
+
+    @property
+    def most_stalled(self) -> int:
+        """Random changes in a row that improve nothing."""
+        return self.num_lanes * self.num_candidates
+
+    def opening_work(self, num_devices: int) -> int:
+        """Return the work below which a search is its opening alone."""
+        return int(self.short_share * self.least_budget(num_devices))
 
     def least_budget(self, num_devices: int) -> int:
         """Return the work that the search of any set has, be its tables few."""

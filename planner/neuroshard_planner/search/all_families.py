@@ -23,7 +23,6 @@ from neuroshard_planner.search.by_columns import (
     consolidated,
     fewest_shards,
     is_large,
-    opening_work,
 )
 from neuroshard_planner.search.conversions import Conversions
 from neuroshard_planner.search.dealing import Dealing, packed_proposal, packings, proposed
@@ -102,7 +101,7 @@ class MixedSearch:
         self._dealing = Dealing(problem, self._options, traits=self._traits)
         self._bound = bound_to_convert(problem)
         self._work = work_budget
-        self._is_large = is_large(problem) and work_budget >= opening_work(problem)
+        self._is_large = is_large(problem) and work_budget >= problem.tuning.opening_work(problem.num_devices)
         """Whether descents are long and the work is enough for whole ones."""
         self._generator = np.random.default_rng(problem.request.search.seed)
         self.improvements = 0

@@ -47,11 +47,6 @@ class Course:
     """[units]"""
 
 
-def opening_work(problem: Problem) -> int:
-    """Return the least work that the opening has, if the budget allows."""
-    return min(problem.tuning.opening_work_per_device * problem.num_devices, problem.tuning.most_opening_work)
-
-
 class IteratedSearch:
     """What one search has found so far, and its phases: the opening may come long before the rest."""
 
@@ -103,8 +98,8 @@ class IteratedSearch:
         """Descend from the most promising proposals, once."""
         problem, tuning = self._problem, self._problem.tuning
         if not self._is_open and len(problem.units) <= tuning.most_opened_units:
-            before, least = problem.work, min(self._budget, opening_work(problem))
-            until = before + max(int(tuning.opening_share * self._budget), least)
+            before, least = problem.work, min(self._budget, tuning.opening_work(problem.num_devices))
+            until = before + max(int(tuning.phase_share * self._budget), least)
             self.open(self._courses[-1], until=until, whole_until=max(until, before + self._budget))
             self._left -= problem.work - before
         self._is_open = True
@@ -117,7 +112,7 @@ class IteratedSearch:
         is_near = is_large(problem) and self.is_within(bound_ms * tuning.near)
         if is_near:
             self.end = min(self.end, problem.work + int(tuning.short_share * self._budget))
-        elif not self.may_end(bound_ms) and (tuning.has_course or not self.found):
+        elif not self.may_end(bound_ms):
             begin, share = problem.work, (self.end - problem.work) / len(courses)
             for position, course in enumerate(courses):
                 ends = (begin + int((position + part) * share) for part in (tuning.split_share, 1.0))

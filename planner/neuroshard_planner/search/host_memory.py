@@ -74,7 +74,7 @@ def hosted(problem: Problem, in_memory: Found | None, *, solve: Solve, work_budg
         solve: searches the units that stay in device memory.
         work_budget: device evaluations and their like for steps of the whole plan.
     """
-    search = _HostSearch(problem, solve, work=int(problem.tuning.opening_share * work_budget / problem.tuning.num_best))
+    search = _HostSearch(problem, solve, work=int(problem.tuning.phase_share * work_budget / problem.tuning.num_best))
     assignments = sorted(search.assignments(), key=lambda each: each.cost_ms)
     cheap, num_failed = search.placed(assignments, count=problem.tuning.num_best)
     starts = [search.cheapest(cheap)] if cheap else []

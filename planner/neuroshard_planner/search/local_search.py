@@ -362,7 +362,7 @@ class LocalSearch:
         is_traffic = level >= TRAFFIC.start
         place = view.place_of(state.slots[shards])
         shards, place = shards[is_traffic[place]], place[is_traffic[place]]
-        if not len(shards) or not self._problem.tuning.has_moves_by_traffic:
+        if not len(shards):
             return []
         every = np.arange(len(level))
         targets = view.least(view.devices_of(levels)[every, :, level], self._problem.tuning.num_targets)

@@ -113,7 +113,7 @@ class SplitSearch:
 
     def proposed(self, grid: Sequence[tuple[float, float]], count: int) -> list[BeamState]:
         """Return up to ``count`` proposals worth refining, each placed with every setting of a grid; no beam search."""
-        found = self._best(((state, grid) for state in self._proposals()), self._problem.tuning.num_judged_placements)
+        found = self._best(((state, grid) for state in self._proposals()), self._problem.tuning.num_judged)
         chosen = self._promising(found, count)
         return self._promising([*self._placed_by_networks(chosen), *chosen], count)
 
@@ -189,9 +189,7 @@ class SplitSearch:
             by_state: dict[bytes, int] = {}
             for row, (state, _, _) in enumerate(fitting):
                 by_state.setdefault(state.tobytes(), row)
-            found += self._judge(
-                [fitting[row] for row in list(by_state.values())[: self._problem.tuning.num_judged_placements]]
-            )
+            found += self._judge([fitting[row] for row in list(by_state.values())[: self._problem.tuning.num_judged]])
         self._judged += found
         return _smoothest(found, count)
 

@@ -310,10 +310,10 @@ def test_placements_of_a_large_set_descend_to_their_end(monkeypatch: pytest.Monk
 def test_a_small_budget_of_a_large_set_is_divided_among_descents() -> None:
     """One that the opening alone may take would end the first whole descent."""
     problem = problem_of(random_request(2), tuning=OF_LARGE_SETS)
-    columns = IteratedSearch(problem, [], work_budget=3999)
+    columns = IteratedSearch(problem, [], work_budget=1999)
     opening = columns.opening()
     assert opening is not None
-    search = MixedSearch(problem, options=columns.options, work_budget=3999)
+    search = MixedSearch(problem, options=columns.options, work_budget=1999)
 
     found = search.begun(opening, FamilyBounds(problem).sets, limit_ms=np.inf)
 
