@@ -68,7 +68,6 @@ PARTS: Mapping[str, Mapping[str, Any]] = {
     WHOLE: {},
     SEED: {},
     "opening and assignments": {"most_opened_units": 0},
-    "course of few shards": {"few_shards": 0},
     "levels of the beam": {"patience": 0},
     "proposals by width": {"widths": ()},
     "proposals by memory": {"memory_shares": (1.0,)},

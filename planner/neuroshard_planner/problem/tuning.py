@@ -74,8 +74,6 @@ class SearchTuning:
     """Of greedy passes: a device's share of used memory next to its share of load."""
     patience: int = 3
     """Levels without a lower smooth cost before the beam search ends."""
-    few_shards: int = 4
-    """Most shards of a table in the first of them, and in every other random change; 0: no limit in any."""
 
     num_targets: int = 16
     """Least loaded devices that a move may use, a split half of them; more find little on the public workloads. As many

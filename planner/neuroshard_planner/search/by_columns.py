@@ -1,13 +1,10 @@
 """The search by columns: splitting, placing and local search, then perturbations of the best placement.
 
 Local search splits a table whenever that lowers the cost, and ends among many narrow shards, from which no step leads
-back to few. So there are two courses, one in which no table has more than a few shards and one without that limit.
-Perturbed placements descend in both in turn.
-
-Of all placements found, the one with the fewest shards counts that costs at most a tolerance more than the cheapest; in
-the end its shards are merged as far as the same limit allows. Splits that take load off one device stay when the rest
-of the placement has changed. A merge removes one shard and its traffic and adds the columns to a shard of the same
-table elsewhere. Each round takes the cheapest merge of each table in turn.
+back to few. So of all placements found, the one with the fewest shards counts that costs at most a tolerance more than
+the cheapest; in the end its shards are merged as far as the same limit allows. Splits that take load off one device
+stay when the rest of the placement has changed. A merge removes one shard and its traffic and adds the columns to a
+shard of the same table elsewhere. Each round takes the cheapest merge of each table in turn.
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,15 +35,6 @@ class Found:
     budget_exhausted: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Course:
-    """A way to search: with a limit on the shards of a table, or without."""
-
-    options: OptionTable
-    max_shards: IndexArray
-    """[units]"""
-
-
 class IteratedSearch:
     """What one search has found so far, and its phases: the opening may come long before the rest."""
 
@@ -72,22 +60,16 @@ class IteratedSearch:
         mean_sums = problem.kinds.representation[problem.whole].sum(axis=0) / problem.num_devices
         self._slopes = tangent(problem, mean_sums)
         self._traits = Traits(problem, self._slopes)
-        self._courses = courses_of(problem)
+        self.options = OptionTable(problem)
+        """Cuts of all units by columns."""
         self._generator = np.random.default_rng(problem.request.search.seed)
-        self._turn = self._stalled = 0
+        self._stalled = 0
         self._budget, self._most_rounds = work_budget, most_rounds
         self._is_open = False
         self._left = work_budget - (problem.work - begin)
         self.end = 0
         self.found: list[Placement] = []
-        self._descended = set[tuple[bytes, bytes]]()
-        """Kinds and devices of the courses' starts: both courses find some."""
         self.placements = self.levels = self.improvements = 0
-
-    @property
-    def options(self) -> OptionTable:
-        """Cuts of all units by columns, without a limit on shards."""
-        return self._courses[-1].options
 
     def opening(self) -> Placement | None:
         """Return the cheapest placement after the first descents. None: they found none, or are left out."""
@@ -100,30 +82,27 @@ class IteratedSearch:
         if not self._is_open and len(problem.units) <= tuning.most_opened_units:
             before, least = problem.work, min(self._budget, tuning.opening_work(problem.num_devices))
             until = before + max(int(tuning.phase_share * self._budget), least)
-            self.open(self._courses[-1], until=until, whole_until=max(until, before + self._budget))
+            self.open(until=until, whole_until=max(until, before + self._budget))
             self._left -= problem.work - before
         self._is_open = True
 
     def run(self, *, bound_ms: float) -> Found | None:
         """Return the best placement that the budget finds, the opening's work counted. None: nothing fits."""
         self._open()
-        problem, courses, tuning = self._problem, self._courses, self._problem.tuning
+        problem, tuning = self._problem, self._problem.tuning
         self.end = problem.work + self._left
         is_near = is_large(problem) and self.is_within(bound_ms * tuning.near)
         if is_near:
             self.end = min(self.end, problem.work + int(tuning.short_share * self._budget))
         elif not self.may_end(bound_ms):
-            begin, share = problem.work, (self.end - problem.work) / len(courses)
-            for position, course in enumerate(courses):
-                ends = (begin + int((position + part) * share) for part in (tuning.split_share, 1.0))
-                self.follow(course, *ends)
+            self.follow()
         if not self.found:
             return None
-        self.perturb(courses, bound_ms=bound_ms)
+        self.perturb(bound_ms=bound_ms)
         for _ in range(0 if is_near else self._most_rounds):
             before_ms = self.least_ms()
             self.end = max(self.end, problem.work + int(tuning.phase_share * self._budget))
-            self.perturb(courses, bound_ms=bound_ms)
+            self.perturb(bound_ms=bound_ms)
             if self.least_ms() > before_ms * (1 - tuning.least_round_gain):
                 break
         is_exhausted = problem.work >= self.end
@@ -149,9 +128,9 @@ class IteratedSearch:
         """Return the cost of the cheapest placement found."""
         return float(self._problem.total_ms(self.found).min())
 
-    def open(self, course: Course, *, until: int, whole_until: int) -> None:
+    def open(self, *, until: int, whole_until: int) -> None:
         """Descend from the most promising proposals and assignments, from the first of a large set in more work."""
-        splits, local, whole = self._splits(course, until), self._local(until), self._local(whole_until)
+        splits, local, whole = self._splits(until), self._local(until), self._local(whole_until)
         self.found += opened(
             self._problem,
             splits,
@@ -164,25 +143,19 @@ class IteratedSearch:
         self._count(splits, local)
         self._count(None, whole)
 
-    def follow(self, course: Course, split_end: int, local_end: int) -> None:
-        """Split, place, and descend within the course's limit."""
-        splits, local = self._splits(course, split_end), self._local(local_end)
+    def follow(self) -> None:
+        """Split, place, and descend from the best."""
+        problem, local = self._problem, self._local(self.end)
+        splits = self._splits(problem.work + int(problem.tuning.split_share * (self.end - problem.work)))
         chosen = [candidate.placement for candidate in splits.run()]
         if self._starts:
-            chosen.append(self._starts[int(self._problem.total_ms(self._starts).argmin())])
-        chosen = chosen or _packed(self._problem)
-        starts = []
-        for position in most_promising(self._problem, chosen):
-            start = chosen[position]
-            before = len(self._descended)
-            self._descended.add((start.kinds.tobytes(), start.devices.tobytes()))
-            if len(self._descended) > before:
-                starts.append(start)
-        self.found += local.improve_all(starts, max_shards=course.max_shards)
+            chosen.append(self._starts[int(problem.total_ms(self._starts).argmin())])
+        chosen = chosen or _packed(problem)
+        self.found += local.improve_all([chosen[position] for position in most_promising(problem, chosen)])
         self._count(splits, local)
 
     def _assigned(self) -> list[IndexArray]:
-        """Return states without a limit on shards that promise most as a whole; none of a large set."""
+        """Return the states that promise most as a whole; none of a large set."""
         if is_large(self._problem):
             return []
         problem, forms, traits = self._problem, Forms(self._problem), self._traits()
@@ -190,24 +163,22 @@ class IteratedSearch:
         assignments = Assignments(problem, forms, self.options, traits=traits, prices=prices, bound=())
         return assignments.by_columns()[: (problem.tuning.num_best + 1) // 2]
 
-    def perturb(self, courses: Sequence[Course], *, bound_ms: float) -> None:
-        """Descend from random changes to the cheapest placement, in the courses' turn, until nothing improves.
+    def perturb(self, *, bound_ms: float) -> None:
+        """Descend from random changes to the cheapest placement until nothing improves.
 
         A second call goes on where the first ended.
         """
         problem, local = self._problem, self._local(self.end)
         best, best_ms = self.found[int(problem.total_ms(self.found).argmin())], self.least_ms()
-        slopes, generator = self._slopes, self._generator
-        perturbations = [Perturbation(problem, each.options, slopes=slopes, generator=generator) for each in courses]
+        perturbation = Perturbation(problem, self.options, slopes=self._slopes, generator=self._generator)
 
-        def starts() -> Iterator[tuple[Placement, IndexArray]]:
+        def starts() -> Iterator[Placement]:
             while (
                 problem.work < self.end
                 and best_ms > bound_ms * (1 + problem.tuning.least_round_gain)
                 and self._stalled < problem.tuning.most_stalled
             ):
-                self._turn = (self._turn + 1) % len(courses)
-                yield perturbations[self._turn].perturbed(best), courses[self._turn].max_shards
+                yield perturbation.perturbed(best)
 
         for _, perturbed in local.descents(starts()):
             perturbed_ms = float(problem.total_ms([perturbed])[0])
@@ -223,9 +194,9 @@ class IteratedSearch:
         chosen = fewest_shards(self._problem, self.found, limit_ms=limit_ms)
         return consolidated(self._problem, chosen, limit_ms=limit_ms, work_budget=work_budget)
 
-    def _splits(self, course: Course, until: int) -> SplitSearch:
+    def _splits(self, until: int) -> SplitSearch:
         loads = weighted_sum(self._problem.kinds.representation, self._slopes.sum(axis=1))
-        return SplitSearch(self._problem, course.options, loads=loads, work_budget=until)
+        return SplitSearch(self._problem, self.options, loads=loads, work_budget=until)
 
     def _local(self, until: int) -> LocalSearch:
         return LocalSearch(self._problem, traits=self._traits, work_budget=until)
@@ -239,15 +210,6 @@ class IteratedSearch:
 def is_large(problem: Problem) -> bool:
     """Return whether a problem has that many units that descents take long."""
     return len(problem.units) > problem.tuning.most_small_units
-
-
-def courses_of(problem: Problem) -> list[Course]:
-    """Return the courses of a search, with a limit on the shards of a table where that leaves some out, and without."""
-    options, cap = OptionTable(problem), problem.tuning.few_shards
-    free = Course(options=options, max_shards=problem.max_shards)
-    if not cap or is_large(problem) or cap >= problem.max_shards.max():
-        return [free]
-    return [Course(options=options.capped(cap), max_shards=np.minimum(problem.max_shards, cap)), free]
 
 
 def _packed(problem: Problem) -> list[Placement]:

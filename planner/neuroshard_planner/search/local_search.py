@@ -32,14 +32,9 @@ class State:
     Slot ``row * devices + device`` is a device of a placement.
     """
 
-    def __init__(
-        self, problem: Problem, placements: Sequence[Placement], *, max_shards: Sequence[IndexArray] = ()
-    ) -> None:
-        """``max_shards`` [p] of [units] bound the splits; if unset: the constraints alone do."""
+    def __init__(self, problem: Problem, placements: Sequence[Placement]) -> None:
         self._problem = problem
         self.num_slots = len(placements) * problem.num_devices
-        self.max_shards: IndexArray = np.array(max_shards or [problem.max_shards] * len(placements))
-        """[p, units]"""
         kinds = np.concatenate([each.kinds for each in placements])
         slots = np.concatenate([each.devices + row * problem.num_devices for row, each in enumerate(placements)])
         every = Placement(kinds=kinds, devices=slots)
@@ -218,8 +213,8 @@ class View:
 class _Descent:
     """Where one placement is on its way down."""
 
-    def __init__(self, position: int, max_shards: IndexArray) -> None:
-        self.position, self.max_shards = position, max_shards
+    def __init__(self, position: int) -> None:
+        self.position = position
         self.left: list[int] = []
         """Devices that may still find a move from here."""
         self._lowest_ms = np.inf
@@ -261,18 +256,15 @@ class LocalSearch:
         self.improvements = 0
         """Moves made so far, over all placements."""
 
-    def improve(self, placement: Placement, *, max_shards: IndexArray | None = None) -> Placement:
-        """Return a placement that costs at most as much as the merged one; ``max_shards`` [units] bounds the splits."""
-        return self.improve_all([placement], max_shards=max_shards)[0]
+    def improve(self, placement: Placement) -> Placement:
+        """Return a placement that costs at most as much as the merged one."""
+        return self.improve_all([placement])[0]
 
-    def improve_all(self, placements: Sequence[Placement], *, max_shards: IndexArray | None = None) -> list[Placement]:
+    def improve_all(self, placements: Sequence[Placement]) -> list[Placement]:
         """Return the results of descents from these placements, each as if it were alone."""
-        found = list(placements)
-        for position, improved in self.descents((each, max_shards) for each in placements):
-            found[position] = improved
-        return found
+        return [improved for _, improved in sorted(self.descents(placements), key=lambda each: each[0])]
 
-    def descents(self, starts: Iterable[tuple[Placement, IndexArray | None]]) -> Iterator[tuple[int, Placement]]:
+    def descents(self, starts: Iterable[Placement]) -> Iterator[tuple[int, Placement]]:
         """Yield the results of descents with the positions of their starts, as they end.
 
         A start is drawn when a descent before it has ended and was yielded, so that it may depend on the result.
@@ -283,14 +275,13 @@ class LocalSearch:
         changed: list[set[tuple[int, int]]] = []
         while True:
             while len(lanes) < problem.tuning.num_lanes and (start := next(waiting, None)) is not None:
-                placement, max_shards = start
-                placements.append(merged(problem, placement))
-                lanes.append(_Descent(position, problem.max_shards if max_shards is None else max_shards))
+                placements.append(merged(problem, start))
+                lanes.append(_Descent(position))
                 changed.append(set())
                 position += 1
             if not lanes:
                 return
-            state = State(problem, placements, max_shards=[each.max_shards for each in lanes])
+            state = State(problem, placements)
             state.changed = changed
             ended = self._descended(state, lanes)
             placements = state.placements()

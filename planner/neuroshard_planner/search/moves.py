@@ -24,7 +24,6 @@ class PlacedShards(Protocol):
     kinds: IndexArray
     slots: IndexArray
     num_slots: int
-    max_shards: IndexArray
 
     def rows(self, slots: IndexArray) -> IndexArray:
         """Return [...] the placements of slots [...]."""
@@ -171,7 +170,7 @@ def splits(
         _may_be_on(problem, unit, target)
         & (moving >= np.where(has_partner, DIM_MULTIPLE, least))
         & ((rest >= least) | (has_partner & (rest == 0)))
-        & (has_partner | (state.shards_of_unit[row, unit] < state.max_shards[row, unit]))
+        & (has_partner | (state.shards_of_unit[row, unit] < problem.max_shards[unit]))
         & (kinds.num_rows[state.kinds[shard]] == problem.num_rows[unit])
     )
     shard, target, unit, partner, moving, rest = (each[valid] for each in (shard, target, unit, partner, moving, rest))

@@ -75,10 +75,6 @@ class OptionTable:
         self.last: IndexArray = np.searchsorted(unit, units, side="right") - 1
         """[units] the option with the most shards."""
 
-    def capped(self, max_shards: int) -> Self:
-        """Return the options of up to ``max_shards`` shards, which is 1 at least."""
-        return self._kept(self.count <= max_shards, self.unit)
-
     def positions(self, units: IndexArray) -> IndexArray:
         """Return [options] the position of each option of some units in the table of these units alone."""
         positions: IndexArray = np.cumsum(np.isin(self.unit, units)) - 1

@@ -12,7 +12,7 @@ from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.pipeline import plan
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from neuroshard_planner.problem.tuning import SearchTuning
-from neuroshard_planner.search.by_columns import IteratedSearch, courses_of
+from neuroshard_planner.search.by_columns import IteratedSearch
 from neuroshard_planner.workload_store import read_workload
 from support.builders import GIB, request, table, tables, topology
 from support.planner.searches import planned, problem_of
@@ -119,26 +119,6 @@ def test_a_round_that_gains_nothing_is_the_last(most_rounds: int) -> None:
 
     assert found is not None
     assert 3000 * 1.25 <= problem.work - before < 3000 * 1.5
-
-
-@pytest.mark.parametrize(("num_tables", "limits"), [(8, [4, 16]), (2100, [16])])
-def test_every_course_has_a_limit_of_its_own(num_tables: int, limits: list[int]) -> None:
-    """A course that is followed twice halves what large sets have to descend with."""
-    problem = problem_of(request(*tables(num_tables, embedding_dim=64, num_embeddings=1000)))
-
-    assert [int(course.max_shards.max()) for course in courses_of(problem)] == limits
-
-
-def test_courses_descend_once_from_a_start() -> None:
-    """The second course finds the starts of the first where no table needs many shards."""
-    problem = problem_of(request(*tables(8, pooling_factor=20.0)))
-    search, (course, _) = IteratedSearch(problem, [], work_budget=10**6), courses_of(problem)
-
-    search.follow(course, 10**5, 10**6)
-    before = len(search.found)
-    search.follow(course, 10**5, 10**6)
-
-    assert 0 < len(search.found) == before
 
 
 def test_an_opening_that_comes_early_changes_no_result() -> None:

@@ -150,22 +150,15 @@ def test_improving_never_costs_more_and_never_leaves_the_memory(asked: PlanReque
 @generated(10, 40)
 @given(asked=search_requests(), seed=st.integers(0, 9999), count=st.integers(2, 12))
 def test_placements_descend_side_by_side_as_they_do_alone(asked: PlanRequest, seed: int, count: int) -> None:
-    """Fewer lanes than placements, and limits on shards that differ, included."""
+    """With fewer lanes than placements, too."""
     problem = problem_of(asked)
     generator = random.Random(seed)  # noqa: S311 - no secret
     starts = [random_placement(problem, generator) for _ in range(count)]
-    whole = np.ones_like(problem.max_shards)
-    limits = [whole if generator.random() < 1 / 2 else problem.max_shards for _ in starts]
 
-    together = dict(local_search(problem).descents(zip(starts, limits, strict=True)))
+    together = local_search(problem).improve_all(starts)
 
-    alone = [
-        local_search(problem).improve(start, max_shards=limit) for start, limit in zip(starts, limits, strict=True)
-    ]
-    assert sorted(together) == list(range(count))
-    assert [shards_of(problem, together[position]) for position in range(count)] == [
-        shards_of(problem, each) for each in alone
-    ]
+    alone = [local_search(problem).improve(start) for start in starts]
+    assert [shards_of(problem, each) for each in together] == [shards_of(problem, each) for each in alone]
 
 
 def test_a_start_may_depend_on_descents_that_have_ended() -> None:
@@ -175,10 +168,10 @@ def test_a_start_may_depend_on_descents_that_have_ended() -> None:
     num_lanes, num_ended = problem.tuning.num_lanes, list[int]()
     ended = 0
 
-    def starts() -> Iterator[tuple[Placement, None]]:
+    def starts() -> Iterator[Placement]:
         for _ in range(3 * num_lanes):
             num_ended.append(ended)
-            yield placed(problem, *((unit, 64, 0) for unit in range(12))), None
+            yield placed(problem, *((unit, 64, 0) for unit in range(12)))
 
     for _ in local_search(problem).descents(starts()):
         ended += 1

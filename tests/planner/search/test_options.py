@@ -58,16 +58,6 @@ def test_the_table_of_options_finds_the_shards_of_a_state() -> None:
     assert kinds.num_columns[options.largest(state)].tolist() == [8, 4, 8]
 
 
-def test_a_limit_on_shards_leaves_the_options_with_fewer() -> None:
-    """The first courses of the search cut no table into many shards."""
-    problem = problem_of(request(table("a", embedding_dim=64), table("b", embedding_dim=12)))
-    capped = OptionTable(problem).capped(2)
-
-    assert capped.count.tolist() == [1, 2, 1, 2]
-    assert problem.kinds.num_columns[capped.shards(capped.last)].tolist() == [32, 32, 8, 4]
-    assert capped.capped(1).count.tolist() == [1, 1]
-
-
 def test_the_options_of_some_units_are_states_of_these_alone() -> None:
     """Their kinds are the same, their positions count from 0."""
     problem = problem_of(request(*tables(3), num_devices=4))
