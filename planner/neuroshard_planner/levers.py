@@ -177,8 +177,9 @@ class Promises:
         elif lever.name is LeverName.REPEATS and may_change:
             found_ms.append(self._without_repeats_ms(problem))
         elif lever.name is LeverName.REPEATS or not all(table.sharding_type.is_by_columns for table in plan.tables):
-            # Rows and copies may avoid the all-to-alls that narrow types shorten.
-            found_ms.append(self._by_bound_ms(problem))
+            # Rows and copies may avoid the all-to-alls that narrow types shorten. Bounds of large sets take too long.
+            few = _has_few(request)
+            found_ms.append(self._by_bound_ms(problem) if few else self._at_even_ms(_even_ms(plan, problem)))
         return min(found_ms)
 
     def _without_repeats_ms(self, problem: Problem) -> float:

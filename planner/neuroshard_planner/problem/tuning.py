@@ -20,9 +20,9 @@ class SearchTuning:
 
     work_per_unit: int = 120
     """One to two milliseconds per table; 10,000 tables on 1,024 devices take three quarters of a minute."""
-    least_work: int = 20_000
+    least_work: int = 18_000
     """With the next two a third of a second for small sets on a node, which are cheap to search well."""
-    least_work_per_device: int = 1_500
+    least_work_per_device: int = 1_300
     most_least_work: int = 160_000
     split_share: float = 2 / 3
     """Of the work of a course or of dealing out, for splitting and placing; descents have the rest."""
