@@ -55,7 +55,7 @@ class State:
         self.total_ms: FloatArray = self.cost_ms(self.peaks, np.arange(len(placements)))
         """[p] cost of each placement."""
         self.changed = [set[tuple[int, int]]() for _ in placements]
-        """[p] slots and kinds of shards that have come or gone since it was cleared; equal for equal states."""
+        """[p] devices and kinds of shards that have come or gone since it was cleared; equal for equal states."""
 
     @cached_property
     def shards_of_unit(self) -> IndexArray:
@@ -102,8 +102,9 @@ class State:
         gone, coming = (self.kinds[leaving], self.slots[leaving]), (kinds[comes], slots[comes])
         for (kinds, slots), count in ((gone, -1), (coming, 1)):
             rows = self.rows(slots)
-            for row, *shard in zip(rows.tolist(), slots.tolist(), kinds.tolist(), strict=True):
-                self.changed[row] ^= {tuple(shard)}
+            devices = slots - rows * self._problem.num_devices
+            for row, device, kind in zip(rows.tolist(), devices.tolist(), kinds.tolist(), strict=True):
+                self.changed[row] ^= {(device, kind)}
             np.add.at(self.shards_of_unit, (rows, unit_of[kinds]), count)
             self.holds[unit_of[kinds] * num_slots + slots] = count > 0
         stay = np.ones(len(self.kinds), dtype=np.bool_)
