@@ -59,7 +59,7 @@ class Assignments:
     def __init__(
         self,
         problem: Problem,
-        forms: Forms,
+        forms: Forms | None,
         options: OptionTable,
         *,
         traits: FloatArray,
@@ -70,7 +70,7 @@ class Assignments:
 
         Args:
             problem: whose units are sharded.
-            forms: of its units.
+            forms: of its units. None: they are by columns alone.
             options: cuts of its units by columns.
             traits: [kinds, levels + 1] additive times, traffic, and memory.
             prices: [levels + 1] milliseconds of one unit more of each peak.
@@ -85,7 +85,7 @@ class Assignments:
                 cuts = range(int(options.first[unit]), int(options.last[unit]) + 1)
                 ways += [(unit, None, options.shards_of(cut), 1) for cut in cuts]
                 of_ways += cuts
-            further = [form for form in forms.of(unit) if form.family != COLUMNS]
+            further = [] if forms is None else [form for form in forms.of(unit) if form.family != COLUMNS]
             ways += [(unit, form, form.pieces, form.num_placed) for form in further]
             of_ways += [-1] * len(further)
         self._option: IndexArray = np.array(of_ways, dtype=np.int64)

@@ -20,7 +20,7 @@ from neuroshard_planner.problem.shard_kinds import ShardSize
 from neuroshard_planner.search.assignments import Assignments
 from neuroshard_planner.search.estimator import Traits, most_promising, reference_prices, tangent
 from neuroshard_planner.search.local_search import LocalSearch, merged
-from neuroshard_planner.search.options import Forms, OptionTable
+from neuroshard_planner.search.options import OptionTable
 from neuroshard_planner.search.proposers import Perturbation, SplitSearch, opened
 
 
@@ -158,9 +158,9 @@ class IteratedSearch:
         """Return the states that promise most as a whole; none of a large set."""
         if is_large(self._problem):
             return []
-        problem, forms, traits = self._problem, Forms(self._problem), self._traits()
-        prices = reference_prices(problem, forms, traits, None)
-        assignments = Assignments(problem, forms, self.options, traits=traits, prices=prices, bound=())
+        problem, traits = self._problem, self._traits()
+        prices = reference_prices(problem, None, traits, None)
+        assignments = Assignments(problem, None, self.options, traits=traits, prices=prices, bound=())
         return assignments.by_columns()[: (problem.tuning.num_best + 1) // 2]
 
     def perturb(self, *, bound_ms: float) -> None:

@@ -96,17 +96,18 @@ class Traits:
         return self._known
 
 
-def reference_prices(problem: Problem, forms: Forms, traits: FloatArray, start: Placement | None) -> FloatArray:
+def reference_prices(problem: Problem, forms: Forms | None, traits: FloatArray, start: Placement | None) -> FloatArray:
     """Return [levels + 1] milliseconds of one unit more of each peak where all families are in use.
 
-    Families that the start does not use are taken at half of the traffic that all units would bring them.
+    Families that the start does not use are taken at half of the traffic that all units would bring them by their
+    forms. None: no other family is used.
     """
     peaks = traits[problem.whole].sum(axis=0)[:NUM_LEVELS] / problem.num_devices
     if start is not None:
         peaks = problem.device_levels([start])[0].max(axis=0)
     most = np.zeros(len(Collective))
-    for unit in range(len(problem.units)):
-        traffic = [problem.kinds.traffic[form.pieces].sum(axis=0) * form.num_placed for form in forms.of(unit)]
+    for own in [] if forms is None else map(forms.of, range(len(problem.units))):
+        traffic = [problem.kinds.traffic[form.pieces].sum(axis=0) * form.num_placed for form in own]
         most += np.max(traffic, axis=0) / problem.num_devices
     peaks[TRAFFIC] = np.where(peaks[TRAFFIC] > 0, peaks[TRAFFIC], most / 2)
     return np.append(problem.step_cost.prices(peaks), 0.0)

@@ -310,10 +310,11 @@ def test_placements_of_a_large_set_descend_to_their_end(monkeypatch: pytest.Monk
 def test_a_small_budget_of_a_large_set_is_divided_among_descents() -> None:
     """One that the opening alone may take would end the first whole descent."""
     problem = problem_of(random_request(2), tuning=OF_LARGE_SETS)
-    columns = IteratedSearch(problem, [], work_budget=1999)
+    budget = problem.tuning.opening_work(problem.num_devices) - 1
+    columns = IteratedSearch(problem, [], work_budget=budget)
     opening = columns.opening()
     assert opening is not None
-    search = MixedSearch(problem, options=columns.options, work_budget=1999)
+    search = MixedSearch(problem, options=columns.options, work_budget=budget)
 
     found = search.begun(opening, FamilyBounds(problem).sets, limit_ms=np.inf)
 
