@@ -8,17 +8,18 @@ types of few tables, some on the host    a short search: with narrow types some 
 batch that saves, of few tables          the plan's own placement after a descent: long steps are cut otherwise; with a
                                          wide gap a short search, if that finds a better one
 repeats, of few tables                   a short search in the form that even devices prefer
-repeats, of many tables                  the plan's cost, times the lower bound without repeats over that with them
+types on the wire of few tables, some    the least of the first and of the plan's cost, times the lower bound with the
+by rows or copied                        types over that without
 groups, nodes, of few tables             a short search: there are other devices
-groups, nodes, of many tables            the plan's cost, times that of its cuts on even devices there over that here
+groups, nodes, repeats, of many tables   the plan's cost, times that of its cuts on even devices there over that here
 
 The first ones are costs of real placements, so that a search finds no worse. A short search promises what a whole one
 finds below it. The others promise what a search would find where the best plan is as far above its bound, or above even
 devices, as this plan is: cuts that cost and uneven devices are mostly due to the tables, and stay. A short search of
 many tables ends far above a whole one.
 
-A short search in the plan's sharding types takes a fifth of the time of one in all. It is in all where the gap is wide,
-and on other numbers of several nodes, whose exchange may prefer other types; there is none where the bound excludes it.
+A short search in the plan's sharding types takes a fifth of the time of one in all. It is in all where the gap is wide;
+there is none where the bound excludes it.
 
 Other batch sizes and numbers of nodes are judged by the time per sample. Levers that do not save more than the cost
 models can distinguish, and than the promises are wrong by, are not named.
@@ -151,8 +152,7 @@ class Promises:
         if request.topology == plan.resolved.topology:
             return self._here_ms(lever)
         if _has_few(request):
-            in_all_types = self._is_wide
-            found_ms = self._searched_ms(request, in_all_types=in_all_types, limit_ms=_least_named_ms(plan, lever))
+            found_ms = self._searched_ms(request, limit_ms=_least_named_ms(plan, lever))
         else:
             found_ms = self._at_even_ms(_even_ms(plan, Problem(request, self._costs))) if has_room(request) else None
         return None if found_ms is None else found_ms + lever.added_ms
@@ -170,10 +170,10 @@ class Promises:
             if may_change and saved_share(plan, lever, found_ms[0]) > 0:
                 found_ms.append(refined_ms(problem, placement))
                 if self._is_wide and found_ms[-1] < _least_named_ms(plan, lever):
-                    found_ms.append(self._searched_ms(request, in_all_types=True) or found_ms[-1])
+                    found_ms.append(self._searched_ms(request) or found_ms[-1])
         elif lever.name is LeverName.STORED_TYPES:
             if _has_few(request) and problem.kinds.host_bytes[placement.kinds].any():  # narrow tables return from it
-                found_ms.append(self._searched_ms(request, in_all_types=self._is_wide) or found_ms[0])
+                found_ms.append(self._searched_ms(request) or found_ms[0])
         elif lever.name is LeverName.REPEATS and may_change:
             found_ms.append(self._without_repeats_ms(problem))
         elif lever.name is LeverName.REPEATS or not all(table.sharding_type.is_by_columns for table in plan.tables):
@@ -204,7 +204,7 @@ class Promises:
             return plan.predicted.total_ms
         least_ms = min(ms for _, ms in saving)
         chosen = next(each for each, ms in saving if ms <= (1 + EVEN_ERROR) * least_ms)
-        return self._searched_ms(chosen.request, in_all_types=self._is_wide) or plan.predicted.total_ms
+        return self._searched_ms(chosen.request) or plan.predicted.total_ms
 
     def _by_bound_ms(self, problem: Problem) -> float:
         """Return the plan's cost, changed as the lower bound changes."""
@@ -215,13 +215,13 @@ class Promises:
         """Return the plan's cost, changed as that of its cuts on even devices changes."""
         return self._plan.predicted.total_ms * there_ms / self._even_here_ms
 
-    def _searched_ms(self, request: PlanRequest, *, in_all_types: bool, limit_ms: float | None = None) -> float | None:
+    def _searched_ms(self, request: PlanRequest, *, limit_ms: float | None = None) -> float | None:
         """Return the cost that a whole search should find, by a short one. None: nothing fits, or below the limit."""
         short, named = int(SHORT_SHARE * SearchTuning().least_budget(request.topology.num_devices)), request.search
         work = min(named.work_budget or short, short)
         above = 1 + (0.0 if work == named.work_budget else SHORT_ENDS_ABOVE)
         request = request.model_copy(update={"search": named.model_copy(update={"work_budget": work})})
-        request = request if in_all_types else _in_types_of(self._plan, request)
+        request = request if self._is_wide else _in_types_of(self._plan, request)
         found_ms = searched_ms(request, self._costs, limit_ms=limit_ms and limit_ms * above)
         return found_ms and found_ms / above
 
