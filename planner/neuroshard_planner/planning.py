@@ -30,7 +30,7 @@ from neuroshard_planner.problem.tuning import SearchTuning
 from neuroshard_planner.search.all_families import MixedSearch, mixed
 from neuroshard_planner.search.assignments import bound_to_convert
 from neuroshard_planner.search.bounds import ROUNDING, FamilyBounds, single_unit_bound_ms
-from neuroshard_planner.search.by_columns import Found, IteratedSearch, is_large
+from neuroshard_planner.search.by_columns import Found, IteratedSearch
 from neuroshard_planner.search.host_memory import hosted
 from neuroshard_planner.search.local_search import merged
 from neuroshard_planner.search.options import OptionTable
@@ -277,7 +277,7 @@ def _in_device_memory(
     else:
         bounds = bounds or FamilyBounds(problem)
         found = mixed(problem, bounds, columns=_by_columns(problem, starts), work_budget=_budget(problem))
-    return found if found is None or is_large(problem) else _evened(problem, found)
+    return found if found is None or problem.is_large else _evened(problem, found)
 
 
 def _evened(problem: Problem, found: Found) -> Found:

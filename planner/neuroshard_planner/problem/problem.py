@@ -118,6 +118,11 @@ class Problem:
         return sharding_types(self.request, self.units, self.allowed, default)
 
     @property
+    def is_large(self) -> bool:
+        """Whether there are that many units that descents take long."""
+        return len(self.units) > self.tuning.most_small_units
+
+    @property
     def has_further_types(self) -> bool:
         """Whether some unit may be cut by rows or copied."""
         return any(not kind.is_by_columns for types in self.sharding_types for kind in types)

@@ -22,7 +22,6 @@ from neuroshard_planner.search.by_columns import (
     IteratedSearch,
     consolidated,
     fewest_shards,
-    is_large,
 )
 from neuroshard_planner.search.conversions import Conversions
 from neuroshard_planner.search.dealing import Dealing, packed_proposal, packings, proposed
@@ -48,7 +47,7 @@ def mixed(problem: Problem, bounds: FamilyBounds, *, columns: IteratedSearch, wo
         opening = None if by_columns is None else by_columns.placement
     may_be_by_columns = opening is not None and not bound_to_convert(problem)
     known_ms = float(problem.total_ms([opening])[0]) if opening is not None and may_be_by_columns else np.inf
-    is_near = is_large(problem) and known_ms <= problem.tuning.near * bounds.least_ms
+    is_near = problem.is_large and known_ms <= problem.tuning.near * bounds.least_ms
     sets = [] if is_near else bounds.promising(known_ms)
     if is_near or (may_be_by_columns and set(sets) <= {(COLUMNS,)}):
         return by_columns or columns.run(bound_ms=bounds.end_by_columns_ms)
@@ -101,7 +100,7 @@ class MixedSearch:
         self._dealing = Dealing(problem, self._options, traits=self._traits)
         self._bound = bound_to_convert(problem)
         self._work = work_budget
-        self._is_large = is_large(problem) and work_budget >= problem.tuning.opening_work(problem.num_devices)
+        self._is_large = problem.is_large and work_budget >= problem.tuning.opening_work(problem.num_devices)
         """Whether descents are long and the work is enough for whole ones."""
         self._generator = np.random.default_rng(problem.request.search.seed)
         self.improvements = 0

@@ -91,7 +91,7 @@ class IteratedSearch:
         self._open()
         problem, tuning = self._problem, self._problem.tuning
         self.end = problem.work + self._left
-        is_near = is_large(problem) and self.is_within(bound_ms * tuning.near)
+        is_near = problem.is_large and self.is_within(bound_ms * tuning.near)
         if is_near:
             self.end = min(self.end, problem.work + int(tuning.short_share * self._budget))
         elif not self.may_end(bound_ms):
@@ -156,7 +156,7 @@ class IteratedSearch:
 
     def _assigned(self) -> list[IndexArray]:
         """Return the states that promise most as a whole; none of a large set."""
-        if is_large(self._problem):
+        if self._problem.is_large:
             return []
         problem, traits = self._problem, self._traits()
         prices = reference_prices(problem, None, traits, None)
@@ -205,11 +205,6 @@ class IteratedSearch:
         self.improvements += local.improvements
         if splits is not None:
             self.placements, self.levels = self.placements + splits.placements, self.levels + splits.levels
-
-
-def is_large(problem: Problem) -> bool:
-    """Return whether a problem has that many units that descents take long."""
-    return len(problem.units) > problem.tuning.most_small_units
 
 
 def _packed(problem: Problem) -> list[Placement]:

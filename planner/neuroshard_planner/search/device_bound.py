@@ -75,7 +75,7 @@ class DeviceBounds:
         self._most_fitting = int(self._peaks[-1]) // self._sizes[0]
         mean_count = int(choices.share[chosen[self._columns[chosen] > 0]].sum())
         self._counts = np.arange(1, min(mean_count + 1 + MORE_SHARDS, self._most_fitting) + 1)
-        """Shards of the device with most; the last stands for all higher ones, too."""
+        """Shards of the device with most; the last is for all higher numbers, too."""
         times, self._slopes = relaxed.tangent_of_passes(mean)
         constant, prices = times - weighted_sum(self._slopes, mean), ordered_product(self._demands, self._slopes.T)
         self._of_mean = [self._row(constant[each], prices[:, each]) for each in (0, 1)]

@@ -119,11 +119,10 @@ class SplitSearch:
 
     def placed(self, states: Sequence[IndexArray]) -> list[Placement]:
         """Return of each state the cheapest placement by loads, and the cheapest by the networks, where they fit."""
-        grid = [(limit * self._mean_dim_sum, 0.0) for limit in self._problem.tuning.dim_limits]
         lanes = [
-            (state, GreedyPass(kinds=kinds, dim_limit=limit, memory_price=price))
+            (state, GreedyPass(kinds=kinds, dim_limit=limit * self._mean_dim_sum, memory_price=0.0))
             for state, kinds in ((state, self._options.shards(state)) for state in states)
-            for limit, price in grid
+            for limit in self._problem.tuning.dim_limits
         ]
         if not lanes:
             return []
@@ -320,7 +319,7 @@ def opened(
     if starts:
         found.append(starts[int(problem.total_ms(starts).argmin())])
     ranked = [found[position] for position in most_promising(problem, found)]
-    count = 1 if len(problem.units) > problem.tuning.most_small_units else len(ranked)
+    count = 1 if problem.is_large else len(ranked)
     improved = whole.improve_all(ranked[:count])
     if problem.work < work_budget:
         improved += local.improve_all(ranked[count:])
