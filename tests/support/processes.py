@@ -19,8 +19,11 @@ def has_ended(pid: int) -> bool:
         return True
 
 
-_KERNELS = (("SkylakeX", 2), ("Prescott", 1), ("Haswell", 1), ("Zen", 2), ("Sandybridge", 2))
-"""OpenBLAS's kernels, and threads of it."""
+_LOOPS: list[str] = np.show_config(mode="dicts")["SIMD Extensions"]["found"]
+"""NumPy's, of this processor."""
+_WIDE = (("SkylakeX", 2),) if any("V4" in each or "AVX512" in each for each in _LOOPS) else ()
+_KERNELS = (*_WIDE, ("Prescott", 1), ("Haswell", 1), ("Zen", 2), ("Sandybridge", 2))
+"""OpenBLAS's kernels that this processor has the instructions of, and threads of it."""
 _NO_FUSED_LIBM = "glibc.cpu.hwcaps=-AVX2,-FMA,-FMA4,-AVX512F"
 
 
@@ -31,7 +34,6 @@ def printed_on_processors(code: str, *, kinds: int = len(_KERNELS)) -> set[str]:
     more than the baseline; and the functions of libm, which have no fused operations there. Each hashes text with
     another seed.
     """
-    loops = " ".join(np.show_config(mode="dicts")["SIMD Extensions"]["found"])
     found: set[str] = set()
     for number, (kernels, threads) in enumerate(_KERNELS[:kinds]):
         chosen = {
@@ -41,7 +43,7 @@ def printed_on_processors(code: str, *, kinds: int = len(_KERNELS)) -> set[str]:
             **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads)),
         }
         if number % 2:
-            chosen |= {"NPY_DISABLE_CPU_FEATURES": loops, "GLIBC_TUNABLES": _NO_FUSED_LIBM}
+            chosen |= {"NPY_DISABLE_CPU_FEATURES": " ".join(_LOOPS), "GLIBC_TUNABLES": _NO_FUSED_LIBM}
         found.add(
             subprocess.run(
                 [sys.executable, "-c", code], env=os.environ | chosen, capture_output=True, text=True, check=True
