@@ -185,6 +185,18 @@ class MemoryLedger:
         """Return the least memory of a device that leaves so much for shards."""
         return least_memory(self._request, tensor_bytes=self.tensor_bytes + shard_bytes)
 
+    @cached_property
+    def whole(self) -> tuple[IndexArray, IndexArray, IndexArray]:
+        """Positions, rows, and columns of whole tables, [tables] each, of which the methods return bytes."""
+        tables = self._request.tables.tables
+        rows, columns = ([getattr(each, name) for each in tables] for name in ("num_embeddings", "embedding_dim"))
+        return np.arange(len(tables)), np.array(rows), np.array(columns)
+
+    @cached_property
+    def least_bytes(self) -> IndexArray:
+        """[tables] weights and optimizer state, which every sharding type and kernel has once on a device or a host."""
+        return self.weights_bytes(*self.whole) + self.optimizer_state_bytes(*self.whole)
+
     @property
     def host_capacity_bytes(self) -> int:
         """What the tables of a node's devices may have in host memory together."""

@@ -75,10 +75,6 @@ def in_words_of_script(sentence: str, *, compute_device: str) -> str:
 
 def _needed_bytes(request: PlanRequest) -> int:
     """Return the weights and optimizer states of all tables, of each copy of those that may be data_parallel alone."""
-    tables, ledger = request.tables.tables, MemoryLedger(request)
-    rows = np.array([table.num_embeddings for table in tables])
-    columns = np.array([table.embedding_dim for table in tables])
-    index = np.arange(len(tables))
-    once = ledger.weights_bytes(index, rows, columns) + ledger.optimizer_state_bytes(index, rows, columns)
-    alone = [{*(request.placed_types_of(table.name) or ())} == {ShardingType.DATA_PARALLEL} for table in tables]
-    return int((once * np.where(alone, request.topology.num_devices, 1)).sum())
+    types = (request.placed_types_of(table.name) or () for table in request.tables.tables)
+    alone = [{*own} == {ShardingType.DATA_PARALLEL} for own in types]
+    return int((MemoryLedger(request).least_bytes * np.where(alone, request.topology.num_devices, 1)).sum())

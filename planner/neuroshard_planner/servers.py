@@ -10,7 +10,6 @@ devices' plan; those that promise most are searched.
 
 from collections.abc import Callable, Iterator, Sequence
 
-import numpy as np
 from neuroshard_api.documents.dense_layout import DenseChoices, DensePolicy
 from neuroshard_api.documents.plan import IncumbentPlan, Plan, ServedTables, TablePlacement
 from neuroshard_api.documents.plan_choices import Alternative, ChoiceName, PlanChoice
@@ -198,13 +197,7 @@ def server_options(request: PlanRequest, *, taken: frozenset[str] = frozenset())
     pool = request.servers
     assert pool is not None, "the caller looked"
     tables = {table.name: table for table in request.tables.tables}
-    index = np.arange(len(tables))
-    rows, columns = (
-        np.array([getattr(each, name) for each in tables.values()]) for name in ("num_embeddings", "embedding_dim")
-    )
-    ledger = memory_ledger(request)
-    sizes = ledger.weights_bytes(index, rows, columns) + ledger.optimizer_state_bytes(index, rows, columns)
-    bytes_of = {name: int(size) for name, size in zip(tables, sizes, strict=True)}
+    bytes_of = dict(zip(tables, memory_ledger(request).least_bytes.tolist(), strict=True))
     held = [bytes_of[name] for name in tables if name in taken]
     lookups = MOST_LOOKUPS * pool.count - sum(tables[name].pooling_factor for name in tables if name in taken)
     options = [name for name in tables if name not in taken and table_problem(request, tables[name]) is None]

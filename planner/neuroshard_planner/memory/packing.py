@@ -35,10 +35,7 @@ class Packing:
         self.num_devices = request.topology.num_devices
         self.capacity_bytes = ledger.shard_capacity_bytes
         self._allowed = np.ones((len(units), self.num_devices), dtype=np.bool_) if allowed is None else allowed
-        tables = request.tables.tables
-        index = np.arange(len(tables))
-        rows = np.array([table.num_embeddings for table in tables])
-        columns = np.array([table.embedding_dim for table in tables])
+        index, rows, columns = ledger.whole
         whole = ledger.shard_bytes(index, rows, columns)
         per_column = ledger.shard_bytes(index, rows, np.ones_like(columns)) - ledger.shard_bytes(
             index, rows, np.zeros_like(columns)

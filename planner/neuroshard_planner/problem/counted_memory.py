@@ -12,9 +12,7 @@ MOST_BYTES = 2**62  # sums of less stay exact in 64-bit integers
 def memory_ledger(request: PlanRequest) -> MemoryLedger:
     """Return the ledger of a request. Raises InfeasibleError where the tables need more bytes than can be counted."""
     ledger, tables = MemoryLedger(request), request.tables.tables
-    rows = np.array([table.num_embeddings for table in tables])
-    columns = np.array([table.embedding_dim for table in tables])
-    whole = ledger.shard_bytes(np.arange(len(tables)), rows, columns)
+    whole = ledger.shard_bytes(*ledger.whole)
     total = float(whole.sum(dtype=np.float64))
     if total > MOST_BYTES:
         largest = int(whole.argmax())

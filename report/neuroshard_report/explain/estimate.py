@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-import numpy as np
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_planner.choices.ways_by_rows import bound_of_choices_ms
 from neuroshard_planner.problem.cost_model import CostModel
@@ -47,11 +46,7 @@ def estimate_request(request: PlanRequest, *, costs: CostModel) -> RequestEstima
     """
     problem = Problem(request, costs)
     tables, ledger = request.tables.tables, problem.memory
-    index = np.arange(len(tables))
-    rows = np.array([table.num_embeddings for table in tables])
-    columns = np.array([table.embedding_dim for table in tables])
-    weights = ledger.weights_bytes(index, rows, columns)
-    state = ledger.optimizer_state_bytes(index, rows, columns)
+    weights, state = ledger.weights_bytes(*ledger.whole), ledger.optimizer_state_bytes(*ledger.whole)
     alone_ms = problem.pass_levels(problem.kinds.representation[problem.whole]).sum(axis=1)
     units = tuple(
         UnitEstimate(
@@ -67,7 +62,7 @@ def estimate_request(request: PlanRequest, *, costs: CostModel) -> RequestEstima
     return RequestEstimate(
         lower_bound_ms=bound_of_choices_ms(request, costs),
         source=costs.manifest.source,
-        least_bytes=int((weights + state).sum()),
+        least_bytes=int(ledger.least_bytes.sum()),
         capacity_bytes=max(0, ledger.shard_capacity_bytes) * request.topology.num_devices,
         units=units,
     )
