@@ -10,6 +10,7 @@ from neuroshard_api.documents.plan import BaselineCost, BundleReference, Plan, S
 from neuroshard_api.documents.request import Algorithm, PlanRequest
 from neuroshard_api.process.errors import ExpectedError, MissingPackageError
 from neuroshard_api.sharding.kinds import ShardingType
+from neuroshard_api.sharding.placement_rules import unrepaired_widths
 from neuroshard_costs.deduplication import repeating_groups
 from neuroshard_costs.memory_ledger import tables_memory
 from neuroshard_costs.shards import REPLICATED
@@ -36,7 +37,7 @@ from neuroshard_planner.search.local_search import merged
 from neuroshard_planner.search.options import OptionTable
 from neuroshard_planner.search.wraps import wrapped
 from neuroshard_planner.search_state import Watch, Watched
-from neuroshard_planner.wide_tables import column_blocks, unrepaired_widths
+from neuroshard_planner.wide_tables import column_blocks
 
 
 class Bundle(CostModel, Protocol):

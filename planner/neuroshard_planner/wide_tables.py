@@ -5,7 +5,7 @@ alone; in the plan their shards are column_wise shards of the table again, sever
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -14,7 +14,7 @@ from neuroshard_api.documents.plan import Shard, TablePlacement
 from neuroshard_api.documents.request import PlanRequest, TableConstraints
 from neuroshard_api.documents.tables import Table
 from neuroshard_api.sharding.kernels import widest_shard
-from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType, kernels_of
+from neuroshard_api.sharding.kinds import ShardingType, kernels_of
 
 from neuroshard_planner.errors import RequestError
 from neuroshard_planner.plans.migration import Incumbent
@@ -45,22 +45,6 @@ def column_blocks(request: PlanRequest) -> "ColumnBlocks | None":
                 f"and {obstacle}"
             )
     return ColumnBlocks(request, widths) if widths else None
-
-
-def unrepaired_widths(tables: Sequence[TablePlacement], request: PlanRequest) -> Iterator[str]:
-    """Yield a sentence for each table whose shards need a newer release of FBGEMM than others do.
-
-    None where the request names a width: who names one knows the limit.
-    """
-    if request.constraints.max_shard_width is not None:
-        return
-    for placement, table in zip(tables, request.tables.tables, strict=True):
-        most, width = request.widest_shard(table), max(shard.num_columns for shard in placement.shards)
-        if most is not None and width > most and placement.compute_kernel is not ComputeKernel.DENSE:
-            yield (
-                f"tables: {placement.name!r} has a shard of {width:,} columns, for which FBGEMM before 1.7 returns "
-                f"zeros on CUDA devices; hint: train with 1.7 or newer, or allow shards of {most:,} columns"
-            )
 
 
 class ColumnBlocks:

@@ -8,7 +8,8 @@ from neuroshard_api.documents.table_files import SUFFIXES
 from neuroshard_api.documents.tables import TableSet, planned_facts
 from neuroshard_api.job.workers import EmbeddingServers, other_servers
 from neuroshard_api.sharding.placement_rules import local_size_problem
-from neuroshard_planner.plans.checks import plan_problems, table_problems
+from neuroshard_api.sharding.table_lists import table_problems
+from neuroshard_planner.plans.checks import plan_problems
 
 
 def is_plan_file(path: Path) -> bool:

@@ -88,6 +88,22 @@ def shard_problem(
     )
 
 
+def unrepaired_widths(tables: Sequence[TablePlacement], request: PlanRequest) -> Iterator[str]:
+    """Yield a sentence for each table whose shards need a newer release of FBGEMM than others do.
+
+    None where the request names a width: who names one knows the limit.
+    """
+    if request.constraints.max_shard_width is not None:
+        return
+    for placement, table in zip(tables, request.tables.tables, strict=True):
+        most, width = request.widest_shard(table), max(shard.num_columns for shard in placement.shards)
+        if most is not None and width > most and placement.compute_kernel is not ComputeKernel.DENSE:
+            yield (
+                f"tables: {placement.name!r} has a shard of {width:,} columns, for which FBGEMM before 1.7 returns "
+                f"zeros on CUDA devices; hint: train with 1.7 or newer, or allow shards of {most:,} columns"
+            )
+
+
 def local_size_problem(tables: Sequence[TablePlacement], topology: Topology, local_world_size: int) -> str | None:
     """Return the reason that nodes of another size than the plan's cannot run it. None: they can.
 

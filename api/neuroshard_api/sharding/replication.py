@@ -168,6 +168,23 @@ def replication_problem(replication: Replication, topology: Topology, optimizers
     return None
 
 
+def training_differences(replication: Replication, optimizers: Sequence[Optimizer]) -> Iterator[str]:
+    """Yield warnings of a plan's groups in which copies train otherwise than one model, with optimizers of tables."""
+    with_state = next((each for each in optimizers if each is not Optimizer.SGD), None)
+    if with_state is not None:
+        rate = moment_scale(with_state, replication.num_groups) ** 0.5
+        yield (
+            f"replication: sums of squared gradients of {with_state.value} grow with the groups; NeuroShard's trainer "
+            f"multiplies the tables' rate by {rate:.3g}, a trainer of your own must do so too; compare the model's "
+            "quality, or plan without groups"
+        )
+    if replication.sync_every_steps > 1:
+        yield (
+            f"replication.sync_every_steps: copies of a table differ for {replication.sync_every_steps} steps between "
+            "averages; compare the model's quality, or set 1"
+        )
+
+
 def _part(topology: Topology, num_nodes: int, devices_per_node: int) -> Topology:
     whole, rack = topology.by_domains(), topology.slower_rack
     if rack is not None and num_nodes % rack.num_nodes and rack.num_nodes % num_nodes:

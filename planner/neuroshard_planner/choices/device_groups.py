@@ -7,15 +7,14 @@ A group is planned as devices of its own, with its own links and the samples of 
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Sequence
 
+from neuroshard_api.documents.permitted_groups import permitted_groups
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.plan_choices import ChoiceName
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.resolved_request import request_of_group
-from neuroshard_api.documents.tables import Optimizer
-from neuroshard_api.sharding.kinds import ShardingType
-from neuroshard_api.sharding.replication import Grouping, Replication, averaging_problem, groupings
+from neuroshard_api.sharding.replication import Grouping, Replication, training_differences
 from neuroshard_costs.averages import least_average_ms, with_averages
 from neuroshard_costs.exchanges import TransferModel
 
@@ -41,7 +40,7 @@ class DeviceGroups:
         self._asked = asked
         self._trials = trials
         self._types = types
-        self._ways = [] if asked.replication is None else permitted_groupings(asked)
+        self._ways = () if asked.replication is None else permitted_groupings(asked)
 
     def num_searched(self, known_ms: float) -> int:
         """Return the number of permitted ways whose averages alone do not take as long as a plan that is known."""
@@ -64,7 +63,9 @@ class DeviceGroups:
         self._trials.decided(
             ChoiceName.DEVICE_GROUPS, before=whole, best=best, preferred="types on the wire save too little in groups"
         )
-        warnings = (*best.warnings, *(() if best.replication is None else _warnings(best.request, best.replication)))
+        warnings = best.warnings
+        if best.replication is not None:
+            warnings = (*warnings, *training_differences(best.replication, best.request.optimizers))
         return bounded(best, bound_ms, baselines=whole.baselines, warnings=warnings)
 
     def written(self, plan: Plan) -> Plan:
@@ -143,50 +144,12 @@ def _asking(plan: Plan, request: PlanRequest) -> Plan:
     return plan.model_copy(update={"request": request})
 
 
-def permitted_groupings(request: PlanRequest) -> list[Grouping]:
-    """Return the ways to form groups that a request permits.
-
-    Raises:
-        RequestError: the tables cannot be averaged, a size forms no groups, or constraints exclude groups.
-    """
-    constraints, choices = request.constraints, request.replication
-    assert choices is not None, "the request permits groups"
-    problem = averaging_problem(request.optimizers)
-    if problem is not None:
-        raise RequestError(f"replication: {problem}, or leave it out")
-    if request.dense_choices is not None and request.dense_choices.excludes_replicas:
-        raise RequestError(
-            "dense_choices: groups train dense parts that are replicated and not checkpointed"
-            "; hint: leave it or replication "
-            "out"
-        )
-    if request.topology.host_memory is not None:
-        raise RequestError(
-            "replication: groups average device memory alone, and the topology has host_memory"
-            "; hint: leave one of them out"
-        )
-    if request.memory.managed_collision_bytes:
-        raise RequestError(
-            "replication: memory.managed_collision_bytes is that of tables over all devices, and a group's devices map "
-            "more ids each; hint: leave replication out"
-        )
-    pinned = next((name for name, own in constraints.tables.items() if own.devices is not None), None)
-    if pinned is not None or constraints.forbidden_devices:
-        field = "forbidden_devices" if pinned is None else f"tables[{pinned!r}].devices"
-        raise RequestError(
-            f"constraints.{field}: names devices, whose numbers groups share; hint: leave it or replication out"
-        )
-    for table in request.tables.tables:
-        types = constraints.sharding_types_of(table.name)
-        if types == (ShardingType.DATA_PARALLEL,):
-            raise RequestError(
-                f"replication: {table.name!r} may be data_parallel alone, and groups have no such tables; "
-                "hint: allow another type, or leave replication out"
-            )
+def permitted_groupings(request: PlanRequest) -> Sequence[Grouping]:
+    """Return the ways to form groups that a request permits. Raises RequestError, as `permitted_groups` ValueError."""
     try:
-        return list(groupings(request.topology, choices))
+        return permitted_groups(request)
     except ValueError as error:
-        raise RequestError(f"replication.{error}") from error
+        raise RequestError(str(error)) from error
 
 
 def _averaged(plan: Plan, way: Grouping, request: PlanRequest, costs: TransferModel, *, whole_ms: float) -> Plan:
@@ -205,19 +168,3 @@ def _averaged(plan: Plan, way: Grouping, request: PlanRequest, costs: TransferMo
             group_lower_bound_ms=plan.lower_bound_ms,
         ),
     )
-
-
-def _warnings(request: PlanRequest, replication: Replication) -> Iterator[str]:
-    """Yield warnings of settings under which copies in groups train otherwise than one model."""
-    with_state = next((each for each in request.optimizers if each is not Optimizer.SGD), None)
-    if with_state is not None:
-        yield (
-            f"replication: sums of squared gradients of {with_state.value} grow with the groups; NeuroShard's trainer "
-            f"multiplies the tables' rate by {math.sqrt(replication.num_groups):.3g}, a trainer of your own must do so "
-            "too; compare the model's quality, or plan without groups"
-        )
-    if replication.sync_every_steps > 1:
-        yield (
-            f"replication.sync_every_steps: copies of a table differ for {replication.sync_every_steps} steps between "
-            "averages; compare the model's quality, or set 1"
-        )

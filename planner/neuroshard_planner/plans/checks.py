@@ -1,13 +1,13 @@
 """A plan held against its own request: one sentence per fault. Needs no cost models and fixes nothing."""
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from neuroshard_api.documents.plan import DeviceMemory, GivenPlan, Plan, TablePlacement
+from neuroshard_api.documents.plan import GivenPlan, Plan, TablePlacement
 from neuroshard_api.documents.request import PlanRequest
-from neuroshard_api.documents.topology import Topology
-from neuroshard_api.sharding.placement_rules import as_asked, placement_devices, placement_problems
+from neuroshard_api.sharding.placement_rules import as_asked, placement_devices
+from neuroshard_api.sharding.table_lists import table_problems
+from neuroshard_costs.memory_checks import memory_problems
 from neuroshard_costs.memory_ledger import tables_memory
 from neuroshard_costs.price_checks import price_problems
 
@@ -45,7 +45,7 @@ def plan_problems(plan: GivenPlan, *, must_fit: bool = True) -> list[str]:
         return problems or list(_constraint_problems(plan))
     return [
         *_constraint_problems(plan),
-        *_memory_problems(plan, must_fit=must_fit),
+        *memory_problems(plan, memory_ledger(plan.resolved), must_fit=must_fit),
         *price_problems(plan),
     ]
 
@@ -65,35 +65,6 @@ def _server_problems(plan: GivenPlan, *, must_fit: bool) -> Iterator[str]:
     if not problems and plan.servers.memory not in {None, memory}:
         problems = ["memory: is not what the shards need; hint: make the plan again"]
     yield from (f"servers.{problem}" for problem in problems)
-
-
-def table_problems(tables: Sequence[TablePlacement], request: PlanRequest) -> list[str]:
-    """Return the problems of the tables alone: their names, order, and shards."""
-    return list(_list_problems(tables, request)) or list(placement_problems(tables, request))
-
-
-def _list_problems(tables: Sequence[TablePlacement], request: PlanRequest) -> Iterator[str]:
-    wanted = [table.name for table in request.tables.tables]
-    found = [table.name for table in tables]
-    if found == wanted:
-        return
-    known = set(wanted)
-    for index, name in enumerate(found):
-        if name not in known:
-            yield f"tables[{index}].name: there is no table {name!r} in the request; hint: remove it"
-    repeated = [name for name, count in Counter(found).items() if count > 1 and name in known]
-    for name in repeated:
-        yield f"tables: {name!r} is in the plan {found.count(name)} times; hint: leave one"
-    present = set(found)
-    for name in wanted:
-        if name not in present:
-            yield f"tables: {name!r} of the request is missing; hint: add its shards"
-    if Counter(found) == Counter(wanted):
-        index = next(index for index, name in enumerate(found) if name != wanted[index])
-        yield (
-            f"tables[{index}].name: is {found[index]!r}, the request has {wanted[index]!r} there; "
-            "keep the request's order"
-        )
 
 
 def _constraint_problems(plan: GivenPlan) -> Iterator[str]:
@@ -163,39 +134,6 @@ def _kind_problems(index: int, placement: TablePlacement, request: PlanRequest) 
         yield f"tables[{index}].sharding_type: {name!r} is {kind}, the constraints allow {', '.join(types)}"
     if kernels is not None and kernel not in kernels:
         yield f"tables[{index}].kernel: {name!r} runs with {kernel}, the constraints allow {', '.join(kernels)}"
-
-
-def _memory_problems(plan: Plan, *, must_fit: bool) -> Iterator[str]:
-    ledger = memory_ledger(plan.resolved)
-    recomputed = tables_memory(ledger, plan.tables)
-    if len(plan.memory) != len(recomputed):
-        yield f"memory: has {len(plan.memory)} entries, the topology has {len(recomputed)} devices"
-        return
-    for device, (written, right) in enumerate(zip(plan.memory, recomputed, strict=True)):
-        for field in DeviceMemory.model_fields:
-            if getattr(written, field) != getattr(right, field):
-                yield (
-                    f"memory[{device}].{field}: is {getattr(written, field)}, the plan's shards and its request need "
-                    f"{getattr(right, field)}"
-                )
-        if must_fit and right.used_bytes > right.capacity_bytes:
-            yield (
-                f"memory[{device}]: needs {right.used_bytes} bytes of {right.capacity_bytes}; "
-                "move or split tables, or give devices with more memory"
-            )
-    yield from _host_memory_problems(plan.resolved.topology, recomputed, capacity=ledger.host_capacity_bytes)
-
-
-def _host_memory_problems(topology: Topology, memory: Sequence[DeviceMemory], *, capacity: int) -> Iterator[str]:
-    """Yield the nodes whose tables take more host memory than there is."""
-    for node in range(topology.num_nodes):
-        first = node * topology.devices_per_node
-        needed = sum(each.host_bytes for each in memory[first : first + topology.devices_per_node])
-        if needed > capacity:
-            yield (
-                f"memory: tables of node {node} need {needed} bytes of host memory, it has {capacity} for them; move "
-                "some to another node or to device memory, or give nodes with more"
-            )
 
 
 def _listed(devices: Sequence[int]) -> str:

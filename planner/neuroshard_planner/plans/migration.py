@@ -10,11 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 from neuroshard_api.documents.plan import IncumbentPlan, TablePlacement
 from neuroshard_api.process.hints import without_hint
+from neuroshard_api.sharding.table_lists import table_problems
 from neuroshard_costs.moved_bytes import move_price_ms, moved_bytes, moved_tables
 from neuroshard_costs.shards import FloatArray
 
 from neuroshard_planner.errors import RequestError
-from neuroshard_planner.plans.checks import table_problems, unit_problems
+from neuroshard_planner.plans.checks import unit_problems
 from neuroshard_planner.plans.tables import placement_of, table_placements
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.search.estimator import Traits, tangent
