@@ -24,7 +24,7 @@ from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.process.sizes import format_bytes
 from neuroshard_costs.exchanges import TransferModel
 from neuroshard_dense.layouts import LayoutCandidate, Layouts
-from neuroshard_dense.named_units import divided
+from neuroshard_dense.named_units import divided, named_units_problem, names_modules
 from neuroshard_dense.options import UnitOptions, group_size, groups_of, may_shard
 
 from neuroshard_planner.choices.trials import Trials
@@ -37,9 +37,6 @@ from neuroshard_planner.searches import Search, remembered
 
 SLACK = 0.02
 """Share of the tables' least memory that they get besides: at the least itself, only placements by memory are found."""
-_MOST_LISTED = 12
-"""Modules that a message lists."""
-
 _NOTHING_TO_SPLIT = (
     "dense_choices.splitting: units are to be split, and none has several operators; hint: set splitting to auto, or "
     "count the dense part again if the profile is of an earlier release"
@@ -96,25 +93,14 @@ def joint_plan(request: PlanRequest, *, costs: TransferModel, search: Search) ->
     if request.dense is None:
         return search(request)
     choices = request.dense_choices or DenseChoices()
-    _check_named_units(request.dense, choices)
+    problem = named_units_problem(request.dense, choices)
+    if problem is not None:
+        raise RequestError(problem)
     profile = divided(request.dense, choices)
     found = _JointSearch(request, profile, choices, costs=costs, search=search).plan()
     if choices.splitting is not SplittingChoice.ALWAYS or any(unit.operators for unit in profile.units):
         return found
     return found.model_copy(update={"warnings": (*found.warnings, _NOTHING_TO_SPLIT)})
-
-
-def _check_named_units(profile: DenseProfile, choices: DenseChoices) -> None:
-    modules = [path for unit in profile.units for path in unit.modules]
-    is_named = all(len(unit.modules) == unit.repeats for unit in profile.units)
-    for index, each in enumerate(choices.units or ()):
-        if is_named and not any(each.covers(path) for path in modules):
-            further = f", and {len(modules) - _MOST_LISTED:,} more" if len(modules) > _MOST_LISTED else ""
-            raise RequestError(
-                f"dense_choices.units[{index}].module: the dense part has no module at or below {each.module!r}"
-                f"; hint: name "
-                f"one of {', '.join(modules[:_MOST_LISTED])}{further}, or a part of the model above them"
-            )
 
 
 def _stages(choices: DenseChoices) -> tuple[DenseChoices, ...]:
@@ -220,7 +206,7 @@ class _JointSearch:
 
     def _layouts(self, choices: DenseChoices, groups: Sequence[DenseGroup]) -> Layouts:
         """Return the layouts under some choices. Raises RequestError for a profile that does not name its modules."""
-        if any(len(unit.modules) != unit.repeats for unit in self._profile.units):
+        if not names_modules(self._profile):
             raise RequestError(
                 "dense: the profile does not name the modules of units that repeat; hint: count the dense part "
                 "again with this release"
