@@ -24,6 +24,8 @@ _VALUE_BYTES = 4
 _MOST_GATHERED = 2 * _VALUE_BYTES / (SPARSE_ENTRY_BYTES * CAPACITY_OVER_KEPT)
 """Of (devices - 1) x kept share: from there on an all-gather receives more than an all-reduce moves, which is twice the
 gradients."""
+MOST_NAMED = 3
+"""Units that a message names."""
 
 
 class GradientPrices:
@@ -96,3 +98,23 @@ def replicated_units(plan: Plan) -> list[DenseUnit]:
         num_sharded = sum(path in sharded for path in unit.modules)
         found += [unit] * (unit.repeats - num_sharded)
     return found
+
+
+def sharded_only_problem(plan: Plan) -> str | None:
+    """Return the reason that the request's type of gradients has no use, field first. None: some unit is replicated.
+
+    The hook that encodes gradients would have no unit to be registered on.
+    """
+    exchange = plan.request.gradients
+    if exchange is None or exchange.type is GradientType.FP32 or plan.request.dense is None or plan.dense is None:
+        return None
+    if any(unit.num_parameters for unit in replicated_units(plan)):
+        return None
+    sharded = [each.module for each in plan.dense.units if each.strategy is not DenseStrategy.REPLICATE]
+    named = ", ".join(map(repr, sharded[:MOST_NAMED])) + (", ..." if len(sharded) > MOST_NAMED else "")
+    return (
+        f"gradients.type: {exchange.type} is for gradients of replicated units, and the plan shards every unit of the "
+        f"dense part (found {named})"
+        f"; hint: replicate {sharded[0]!r} by dense_choices.units (spec.experimental.denseParallelism.units), or take "
+        "FP32 (spec.experimental.communication.dense: [FP32])"
+    )

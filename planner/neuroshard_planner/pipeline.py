@@ -10,7 +10,6 @@ before that, are taken where nothing fits otherwise.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import Algorithm, PlanRequest
@@ -21,11 +20,11 @@ from neuroshard_planner import planning
 from neuroshard_planner.choices.batch_size import plan_of_best_batch
 from neuroshard_planner.choices.dense_layout import DenseLayoutChoice
 from neuroshard_planner.choices.device_groups import DeviceGroups
-from neuroshard_planner.choices.gradient_types import GradientTypes, refuse_sharded_only
+from neuroshard_planner.choices.gradient_types import GradientTypes
 from neuroshard_planner.choices.means_by_rows import cheaper_with_means
 from neuroshard_planner.choices.repeats import RepeatsChoice
 from neuroshard_planner.choices.stored_types import MOST_SEARCHES, StoredTypeChoice
-from neuroshard_planner.choices.trials import Trials
+from neuroshard_planner.choices.trials import Choice, Trials
 from neuroshard_planner.choices.ways_by_rows import means_by_rows
 from neuroshard_planner.choices.wire_types import WireTypeChoice
 from neuroshard_planner.errors import RequestError, in_its_names
@@ -35,16 +34,6 @@ from neuroshard_planner.plans.same_placement import bounded
 from neuroshard_planner.problem.sharding_choice import default_types
 from neuroshard_planner.search_state import Watch
 from neuroshard_planner.servers import plan_with_servers
-
-
-class Choice(Protocol):
-    """A respect in which a request permits more than one form of its plan."""
-
-    def decided(self, best: Plan) -> Plan:
-        """Return the best plan so far, or a better one of another form; its request is of that form."""
-
-    def written(self, plan: Plan) -> Plan:
-        """Return the final plan with what was decided."""
 
 
 def plan(
@@ -100,8 +89,10 @@ def _plan(request: PlanRequest, bundle: Bundle, incumbent: Incumbent | None, wat
     types = StoredTypeChoice(request, trials, incumbent)
     groups = DeviceGroups(request, trials, types=types)
     repeats = RepeatsChoice(request, trials)
-    choices: Sequence[Choice] = (repeats, WireTypeChoice(request, trials, repeats=repeats), types, groups)
-    layout, gradients = DenseLayoutChoice(request, trials), GradientTypes(request, trials)
+    layout = DenseLayoutChoice(request, trials)
+    gradients = GradientTypes(request, trials, search=lambda asked: layout.first(asked, search=trials.plan))
+    wire = WireTypeChoice(request, trials, repeats=repeats)
+    choices: Sequence[Choice] = (repeats, wire, types, groups, layout, gradients)
 
     def with_means(asked: PlanRequest) -> Plan:
         is_baseline = asked.algorithm is not Algorithm.NEUROSHARD
@@ -111,11 +102,8 @@ def _plan(request: PlanRequest, bundle: Bundle, incumbent: Incumbent | None, wat
     first_choices = best.choices or ()
     for choice in choices:
         best = choice.decided(best)
-    best = gradients.decided(layout.written(best), search=lambda asked: layout.first(asked, search=trials.plan))
     for choice in choices:
         best = choice.written(best)
-    best = gradients.written(layout.written(best))
-    refuse_sharded_only(best)
     best = with_replicated_cost(_as_asked(best, request, trials), request, costs=bundle)
     best = best.model_copy(update={"choices": (*first_choices, *trials.choices) or None})
     return with_whole_step(best, costs=bundle)

@@ -27,7 +27,7 @@ from neuroshard_dense.layouts import LayoutCandidate, Layouts
 from neuroshard_dense.named_units import divided, named_units_problem, names_modules
 from neuroshard_dense.options import UnitOptions, group_size, groups_of, may_shard
 
-from neuroshard_planner.choices.trials import Trials
+from neuroshard_planner.choices.trials import Choice
 from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.memory.infeasible import least_capacity
 from neuroshard_planner.memory.packing import Packing
@@ -43,19 +43,11 @@ _NOTHING_TO_SPLIT = (
 )
 
 
-class DenseLayoutChoice:
-    """The layout of a counted dense part, chosen with the first plan that fits.
+class DenseLayoutChoice(Choice):
+    """The layout of a counted dense part, chosen with the first plan that fits."""
 
-    Args:
-        asked: what is planned.
-        trials: of the planning.
-    """
-
-    def __init__(self, asked: PlanRequest, trials: Trials) -> None:
-        self._asked = asked
-        self._trials = trials
-        self._layout: DenseLayout | None = None
-        self._warnings: tuple[str, ...] = ()
+    _layout: DenseLayout | None = None
+    _warnings: tuple[str, ...] = ()
 
     def first(self, request: PlanRequest, *, search: Search) -> Plan:
         """Return the plan of the tables next to the dense part, in the layout that leaves them what they need.
@@ -68,6 +60,10 @@ class DenseLayoutChoice:
         self._layout = found.dense
         self._warnings = tuple(each for each in found.warnings if each.startswith("dense"))
         return found
+
+    def decided(self, best: Plan, /) -> Plan:
+        """Return the best plan with the layout, which counts in what follows."""
+        return self.written(best)
 
     def written(self, plan: Plan) -> Plan:
         """Return the final plan with the layout."""

@@ -19,12 +19,12 @@ from neuroshard_costs.averages import least_average_ms, with_averages
 from neuroshard_costs.exchanges import TransferModel
 
 from neuroshard_planner.choices.stored_types import StoredTypeChoice
-from neuroshard_planner.choices.trials import Trials, cheaper_ms, least_gain
+from neuroshard_planner.choices.trials import Choice, Trials, cheaper_ms, least_gain
 from neuroshard_planner.errors import RequestError
 from neuroshard_planner.plans.same_placement import bounded
 
 
-class DeviceGroups:
+class DeviceGroups(Choice):
     """The choice of groups that each hold all tables.
 
     Args:
@@ -37,8 +37,7 @@ class DeviceGroups:
     """
 
     def __init__(self, asked: PlanRequest, trials: Trials, *, types: StoredTypeChoice) -> None:
-        self._asked = asked
-        self._trials = trials
+        super().__init__(asked, trials)
         self._types = types
         self._ways = () if asked.replication is None else permitted_groupings(asked)
 
@@ -47,7 +46,7 @@ class DeviceGroups:
         least = self._types.narrowest(self._asked) or self._asked
         return sum(self._least_average_ms(least, way) < known_ms for way in self._ways)
 
-    def decided(self, whole: Plan) -> Plan:
+    def decided(self, whole: Plan, /) -> Plan:
         """Return the best plan, with its average; where it has groups, its request is that of one group."""
         if not self._ways:
             return whole
@@ -68,10 +67,6 @@ class DeviceGroups:
             warnings = (*warnings, *training_differences(best.replication, best.request.optimizers))
         return bounded(best, bound_ms, baselines=whole.baselines, warnings=warnings)
 
-    def written(self, plan: Plan) -> Plan:
-        """Return the final plan, which has its groups since they were chosen."""
-        return plan
-
     def _in_other_types(self, best: Plan, way: Grouping, whole: Plan, free: PlanRequest) -> tuple[Plan, float]:
         """Return the best plan of a way with its own types, with exact exchange, and with narrow tables; and a bound.
 
@@ -80,7 +75,7 @@ class DeviceGroups:
         bound_ms, choices = math.inf, self._asked.communication
         if choices is not None and best.request.wire is not None:
             below_ms = best.predicted.total_ms / (1 - least_gain(whole, choices.least_gain_percent))
-            exact, exact_free = _exact(whole.request), _exact(free)
+            exact, exact_free = (each.model_copy(update={"wire": None}) for each in (whole.request, free))
             found, bound_ms = self._of(
                 way, _asking(whole, exact), exact_free, below_ms=below_ms, form=", exact exchange"
             )
@@ -134,10 +129,6 @@ class DeviceGroups:
         """Return the milliseconds that averages add to each step at the least."""
         assert self._asked.replication is not None, "the request permits groups"
         return least_average_ms(request, way, self._trials.costs) / self._asked.replication.sync_every_steps
-
-
-def _exact(request: PlanRequest) -> PlanRequest:
-    return request.model_copy(update={"wire": None})
 
 
 def _asking(plan: Plan, request: PlanRequest) -> Plan:

@@ -5,7 +5,6 @@ What types do to the accuracy has no price.
 
 import math
 
-from neuroshard_api.documents.dense_layout import DenseStrategy
 from neuroshard_api.documents.gradient_exchange import (
     GradientAlternative,
     GradientChoices,
@@ -15,20 +14,18 @@ from neuroshard_api.documents.gradient_exchange import (
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_costs.exchanges import TransferModel
-from neuroshard_dense.gradients import GradientPrices, replicated_units
+from neuroshard_dense.gradients import GradientPrices, sharded_only_problem
 
-from neuroshard_planner.choices.trials import Trials, exchange_refusal, gain_text, least_gain
+from neuroshard_planner.choices.trials import Choice, Trials, exchange_refusal, gain_text, least_gain
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.plans.same_placement import cheaper_placement
 from neuroshard_planner.searches import Search
 
 LEAST_PARAMETERS = 100_000_000
 """Replicated parameters below which nothing is gained: 400 MB of gradients, mostly hidden by backward compute."""
-_MOST_NAMED = 3
-"""Units that a message names."""
 
 
-class GradientTypes:
+class GradientTypes(Choice):
     """The choice of the type of gradients.
 
     A type that carries gradients into the next step needs memory for them: the plan is made again with it.
@@ -36,21 +33,17 @@ class GradientTypes:
     Args:
         asked: permits types.
         trials: of the planning.
+        search: finds the plan of a request with the memory of a type, dense part included.
     """
 
-    def __init__(self, asked: PlanRequest, trials: Trials) -> None:
-        self._choices = asked.gradient_choices
-        self._trials = trials
+    def __init__(self, asked: PlanRequest, trials: Trials, *, search: Search) -> None:
+        super().__init__(asked, trials)
+        self._search = search
         self._found: GradientDecision | None = None
 
-    def decided(self, exact: Plan, *, search: Search) -> Plan:
-        """Return the best plan; its request has the type.
-
-        Args:
-            exact: with gradients as they are.
-            search: finds the plan of a request with the memory of a type, in the form of the exact plan.
-        """
-        choices, costs = self._choices, self._trials.costs
+    def decided(self, exact: Plan, /) -> Plan:
+        """Return the best plan; its request has the type."""
+        choices, costs = self._asked.gradient_choices, self._trials.costs
         if choices is None:
             return exact
         priced = _GradientTypeChoice(exact, choices, costs=costs)
@@ -58,7 +51,7 @@ class GradientTypes:
         if found.chosen.carries:
             refusal = None
             try:
-                plan = search(exact.request.model_copy(update={"gradients": choices.exchange(found.chosen)}))
+                plan = self._search(exact.request.model_copy(update={"gradients": choices.exchange(found.chosen)}))
                 plan = cheaper_placement(plan, exact, costs=costs)
             except InfeasibleError as error:
                 refusal = exact.request.in_its_names(f"no plan fits next to what it carries: {error}")
@@ -73,7 +66,14 @@ class GradientTypes:
         return plan.model_copy(update={"request": plan.request.model_copy(update={"gradients": chosen})})
 
     def written(self, plan: Plan) -> Plan:
-        """Return the final plan with what was decided."""
+        """Return the final plan with what was decided.
+
+        Raises:
+            InfeasibleError: a type that was asked for has no use, since none of the plan's units is replicated.
+        """
+        problem = sharded_only_problem(plan)
+        if problem is not None:
+            raise InfeasibleError(problem)
         return plan if self._found is None else plan.model_copy(update={"gradients": self._found})
 
 
@@ -170,24 +170,3 @@ class _GradientTypeChoice:
 
 def _saved_ms(each: GradientAlternative) -> float:
     return -math.inf if each.saved_ms is None else each.saved_ms
-
-
-def refuse_sharded_only(plan: Plan) -> None:
-    """Refuse a plan whose gradients are to travel in another type than FP32, and none of whose units is replicated.
-
-    Raises:
-        InfeasibleError: the hook of the gradients would have nothing to be registered on.
-    """
-    exchange = plan.request.gradients
-    if exchange is None or exchange.type is GradientType.FP32 or plan.request.dense is None or plan.dense is None:
-        return
-    if any(unit.num_parameters for unit in replicated_units(plan)):
-        return
-    sharded = [each.module for each in plan.dense.units if each.strategy is not DenseStrategy.REPLICATE]
-    named = ", ".join(map(repr, sharded[:_MOST_NAMED])) + (", ..." if len(sharded) > _MOST_NAMED else "")
-    raise InfeasibleError(
-        f"gradients.type: {exchange.type} is for gradients of replicated units, and the plan shards every unit of the "
-        f"dense part (found {named})"
-        f"; hint: replicate {sharded[0]!r} by dense_choices.units (spec.experimental.denseParallelism.units), or take "
-        "FP32 (spec.experimental.communication.dense: [FP32])"
-    )

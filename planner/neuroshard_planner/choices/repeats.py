@@ -7,6 +7,7 @@ plan on all lists  ->  plan without the repeats of all groups  ->  without those
 The grouped form may also save time of the dense part, which a plan's cost does not have. It may cost as much more.
 """
 
+import math
 from collections.abc import Mapping
 
 from neuroshard_api.documents.plan import DeduplicatedGroup, DeduplicationForm, Plan
@@ -15,24 +16,16 @@ from neuroshard_api.documents.request import PlanRequest
 from neuroshard_costs.deduplication import members_of, product_saved_ms, repeating_groups
 from neuroshard_costs.moved_bytes import priced_ms
 
-from neuroshard_planner.choices.trials import Trials, cheaper_ms
+from neuroshard_planner.choices.trials import Choice, cheaper_ms
 
 
-class RepeatsChoice:
-    """The choice of groups whose repeats are left out.
+class RepeatsChoice(Choice):
+    """The choice of groups whose repeats are left out, of those that the request names."""
 
-    Args:
-        asked: names the groups whose repeats may be.
-        trials: of the planning.
-    """
+    _all_lists: Plan | None = None
+    _common: Plan | None = None
 
-    def __init__(self, asked: PlanRequest, trials: Trials) -> None:
-        self._asked = asked
-        self._trials = trials
-        self._all_lists: Plan | None = None
-        self._common: Plan | None = None
-
-    def decided(self, all_lists: Plan) -> Plan:
+    def decided(self, all_lists: Plan, /) -> Plan:
         """Return the best plan; one without repeats names the groups in its request."""
         groups = self._asked.deduplicate
         if not groups:
@@ -71,9 +64,9 @@ class RepeatsChoice:
             )
             for each in repeating_groups(plan.request)
         )
-        before = (self._all_lists, plan) if plan.replication is None else (plan,)
-        costs = [self._all_lists_ms(plan, placed) for placed in before]
-        return plan.model_copy(update={"deduplication": groups, "all_lists_ms": min(costs)})
+        all_lists = self._trials.cost(_without(plan.request, ()), plan, self._all_lists)
+        all_lists_ms = math.inf if all_lists is None else all_lists.total_ms
+        return plan.model_copy(update={"deduplication": groups, "all_lists_ms": all_lists_ms})
 
     def _without_repeats(self, all_lists: Plan, groups: tuple[str, ...]) -> Plan | None:
         """Return the best plan without the repeats of those groups for which that pays. None: there is none."""
@@ -97,7 +90,7 @@ class RepeatsChoice:
         plan = self._trials.tried(
             f"no repeats of {', '.join(groups)}{form}",
             request,
-            below_ms=self._enough_ms(all_lists, request) if is_last else float("inf"),
+            below_ms=self._enough_ms(all_lists, request) if is_last else math.inf,
             gains_on=all_lists if (is_last or form) and not has_products else None,
             instead_of=all_lists,
         ).plan
@@ -157,14 +150,9 @@ class RepeatsChoice:
         return {name: self._saved_ms(plan, tuple(each for each in names if each != name)) for name in names}
 
     def _saved_ms(self, plan: Plan, kept: tuple[str, ...]) -> float:
-        cost = self._trials.cost(plan.tables, _without(plan.request, kept), plan.predicted.source)
+        cost = self._trials.cost(_without(plan.request, kept), plan)
         assert cost is not None, "a batch without repeats fits"
         return cost.total_ms - plan.predicted.total_ms
-
-    def _all_lists_ms(self, plan: Plan, placed: Plan) -> float:
-        """Return the cost of a placement on all lists in the form that the plan has otherwise."""
-        cost = self._trials.cost(placed.tables, _without(plan.request, ()), plan.predicted.source)
-        return float("inf") if cost is None else cost.total_ms
 
 
 def _may_be_grouped(request: PlanRequest) -> bool:

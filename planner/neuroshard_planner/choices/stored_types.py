@@ -23,7 +23,7 @@ from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.moved_bytes import priced_ms
 from neuroshard_costs.shards import BYTES_PER_ELEMENT, weights_bytes
 
-from neuroshard_planner.choices.trials import Trials, cheaper_ms, least_gain
+from neuroshard_planner.choices.trials import Choice, Trials, cheaper_ms, least_gain
 from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.plans.migration import Incumbent
 from neuroshard_planner.plans.tables import placement_of
@@ -41,7 +41,7 @@ MOST_PRICED = 48
 Types = Mapping[str, DataType]
 
 
-class StoredTypeChoice:
+class StoredTypeChoice(Choice):
     """The choice of types for the tables of a request.
 
     Args:
@@ -54,8 +54,7 @@ class StoredTypeChoice:
     """
 
     def __init__(self, asked: PlanRequest, trials: Trials, incumbent: Incumbent | None = None) -> None:
-        self._asked = asked
-        self._trials = trials
+        super().__init__(asked, trials)
         self._is_permitted = asked.constraints.has_data_types
         self._permitted = permitted = {table.name: _permitted(table, asked) for table in asked.tables.tables}
         self._own = {table.name: _own_type(table, permitted[table.name]) for table in asked.tables.tables}
@@ -95,7 +94,7 @@ class StoredTypeChoice:
         """Note that groups take the narrowest types, since they save enough of that plan."""
         self._own_ms = own.predicted.total_ms
 
-    def decided(self, best: Plan) -> Plan:
+    def decided(self, best: Plan, /) -> Plan:
         """Return the best plan; its request has the tables in its types."""
         if not self._is_permitted or self._are_kept:
             return best
@@ -217,9 +216,8 @@ class StoredTypeChoice:
         """Return the cost of the tables' own types in the form that the plan has otherwise."""
         if self._own_plan is None or plan.replication is not None:
             return self._own_ms
-        request = _with(plan.request, self._own)
-        costs = [self._trials.cost(each.tables, request, plan.predicted.source) for each in (plan, self._own_plan)]
-        return min((each.total_ms for each in costs if each is not None), default=self._own_ms)
+        cost = self._trials.cost(_with(plan.request, self._own), plan, self._own_plan)
+        return self._own_ms if cost is None else cost.total_ms
 
 
 def _with(request: PlanRequest, types: Types) -> PlanRequest:

@@ -152,14 +152,40 @@ class Trials:
             self.choices.append(PlanChoice(name=name, before_ms=before_ms, alternatives=alternatives))
         self._tried.clear()
 
-    def cost(self, tables: tuple[TablePlacement, ...], request: PlanRequest, source: str) -> PlanCost | None:
-        """Return the cost of a placement under a request. None: it is none of the request's, or does not fit."""
+    def cost(self, request: PlanRequest, plan: Plan, *further: Plan) -> PlanCost | None:
+        """Return the cost of a plan's placement under a request, or of the cheapest of several that fit.
+
+        Plans of all devices say nothing of one with groups of them. None: the request excludes all placements.
+        """
         try:
             problem = Problem(request, self.costs)
         except RequestError:
             return None
-        placement = placement_of(tables, problem)
-        return predicted_cost(problem, placement, source) if problem.fits(placement) else None
+        placed = (plan,) if plan.replication is not None else (plan, *further)
+        fitting = filter(problem.fits, (placement_of(each.tables, problem) for each in placed))
+        costs = (predicted_cost(problem, each, plan.predicted.source) for each in fitting)
+        return min(costs, key=lambda cost: cost.total_ms, default=None)
+
+
+class Choice:
+    """A respect in which a request permits more than one form of its plan.
+
+    Args:
+        asked: what is planned.
+        trials: of the planning.
+    """
+
+    def __init__(self, asked: PlanRequest, trials: Trials) -> None:
+        self._asked = asked
+        self._trials = trials
+
+    def decided(self, best: Plan, /) -> Plan:
+        """Return the best plan so far, or a better one of another form; its request is of that form."""
+        raise NotImplementedError
+
+    def written(self, plan: Plan) -> Plan:
+        """Return the final plan with what was decided."""
+        return plan
 
 
 def _excluded(bound_ms: float, below_ms: float, gains_on: Plan | None) -> str | None:

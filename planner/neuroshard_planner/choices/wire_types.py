@@ -23,14 +23,14 @@ from neuroshard_costs.moved_bytes import priced_ms
 from neuroshard_costs.step_cost import Collective, StepCost, sent_exchange
 
 from neuroshard_planner.choices.repeats import RepeatsChoice
-from neuroshard_planner.choices.trials import Trials, cheaper_ms, exchange_refusal, gain_text, least_gain
+from neuroshard_planner.choices.trials import Choice, Trials, cheaper_ms, exchange_refusal, gain_text, least_gain
 from neuroshard_planner.plans.same_placement import cheaper_placement
 from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.plan_cost import device_traffic, predicted_cost
 from neuroshard_planner.problem.problem import Placement, Problem
 
 
-class WireTypeChoice:
+class WireTypeChoice(Choice):
     """The choice of types for the best plan with exact exchange.
 
     Args:
@@ -41,22 +41,22 @@ class WireTypeChoice:
     """
 
     def __init__(self, asked: PlanRequest, trials: Trials, *, repeats: RepeatsChoice) -> None:
-        self._choices = asked.communication
-        self._trials = trials
+        super().__init__(asked, trials)
         self._repeats = repeats
         self._pairs: _PricedPairs | None = None
 
-    def decided(self, exact: Plan) -> Plan:
+    def decided(self, exact: Plan, /) -> Plan:
         """Return the best plan; one under narrow types has them in its request."""
-        if self._choices is None:
+        choices = self._asked.communication
+        if choices is None:
             return exact
-        self._pairs = _PricedPairs(exact, self._choices, self._trials)
+        self._pairs = _PricedPairs(exact, choices, self._trials)
         best, common = self._pairs.best(), self._repeats.common(exact)
         if common is not None:
             of_best_ms = cheaper_ms(best) if best.request.wire is None else priced_ms(best)  # both change results
             below_ms = of_best_ms - self._repeats.products_ms(exact.request)
             other = _PricedPairs(
-                common, self._choices, self._trials, form=", no collection of its own", most_ms=below_ms, gains_on=best
+                common, choices, self._trials, form=", no collection of its own", most_ms=below_ms, gains_on=best
             )
             found = other.best()
             if found.request.wire is not None:
@@ -132,10 +132,7 @@ class _PricedPairs:
 
     def _exact_costs(self, plan: Plan) -> dict[str, float]:
         """Return the cost of exact exchange in the form that the plan has otherwise."""
-        request = plan.request.model_copy(update={"wire": None})
-        placed = (plan,) if plan.replication is not None else (plan, self._exact)
-        found = [self._trials.cost(each.tables, request, plan.predicted.source) for each in placed]
-        best = min((each for each in found if each is not None), key=lambda cost: cost.total_ms, default=None)
+        best = self._trials.cost(plan.request.model_copy(update={"wire": None}), plan, self._exact)
         assert best is not None, "types on the wire need no memory"
         return {"exact_ms": best.total_ms + average_ms(plan), "exact_exchange_ms": exchange_ms(best)}
 

@@ -88,7 +88,7 @@ def test_a_search_next_to_what_gradients_carry_does_not_lose_the_placement_in_ha
         together = [by_columns(each, (0, each.embedding_dim)) for each in of.tables.tables]
         return imported_plan(together, of, bundle=costs)
 
-    plan = GradientTypes(request, Trials(costs, poor)).decided(exact, search=poor)
+    plan = GradientTypes(request, Trials(costs, poor), search=poor).decided(exact)
 
     assert plan.request.gradients == choices.exchange(GradientType.THRESHOLD)
     assert plan.tables == exact.tables
@@ -181,8 +181,8 @@ def test_a_type_that_carries_must_save_the_least_gain_next_to_what_it_carries(ad
         return found.model_copy(update={"predicted": cost, "request": no_room})
 
     permitted = wanted.model_copy(update={"gradient_choices": choices})
-    choice = GradientTypes(permitted, Trials(ExactCosts(wanted.topology.device), search))
-    exact = choice.written(choice.decided(search(wanted), search=search))
+    choice = GradientTypes(permitted, Trials(ExactCosts(wanted.topology.device), search), search=search)
+    exact = choice.written(choice.decided(search(wanted)))
     assert exact.gradients is not None
     (own,) = exact.gradients.alternatives
 
