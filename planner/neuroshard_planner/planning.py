@@ -19,14 +19,14 @@ from neuroshard_costs.unpriced import short_cached_calls, unmeasured_collectives
 from neuroshard_planner.baselines.greedy import BASELINES, bound_placement
 from neuroshard_planner.baselines.torchrec import torchrec_placement
 from neuroshard_planner.errors import InfeasibleError, RequestError
-from neuroshard_planner.memory.infeasible import has_room, infeasible, require_room
+from neuroshard_planner.memory.infeasible import has_room, infeasible
 from neuroshard_planner.memory.packing import Packing
 from neuroshard_planner.plans.migration import Incumbent, Migration
-from neuroshard_planner.plans.tables import placement_of, table_placements
+from neuroshard_planner.plans.tables import is_searched, placement_of, table_placements
 from neuroshard_planner.problem.cost_model import CostModel
 from neuroshard_planner.problem.plan_cost import predicted_cost
 from neuroshard_planner.problem.problem import Placement, Problem
-from neuroshard_planner.problem.sharding_choice import MOST_MIXED, default_types, is_too_large
+from neuroshard_planner.problem.sharding_choice import MOST_MIXED, is_too_large
 from neuroshard_planner.problem.tuning import SearchTuning
 from neuroshard_planner.search.all_families import MixedSearch, mixed
 from neuroshard_planner.search.assignments import bound_to_convert
@@ -72,33 +72,27 @@ def searched(
         RequestError, InfeasibleError, MissingPackageError: as `pipeline.plan`.
     """
     blocks = column_blocks(request)
-    if request.algorithm is Algorithm.NEUROSHARD:
-        require_room(request, default_types(request, bundle.manifest))
     problem = Problem(request, bundle, tuning=tuning)
+    require_room(problem)
     migration = None if incumbent is None else Migration(problem, incumbent)
     if blocks is not None:
         before = None if incumbent is None else blocks.incumbent(incumbent)
         found = searched(blocks.request, bundle, before, tuning=tuning, watch=watch)
         return _joined(found, problem, bundle, tables=blocks.joined(found.tables), migration=migration)
     if problem.memory.shard_capacity_bytes <= 0:
-        raise _infeasible(problem, has_further_types=problem.has_further_types)
+        raise _infeasible(problem)
     baselines = attempts(problem)
     bounds = FamilyBounds(problem)
-    bound_ms = bounds.least_ms
     if watch is not None:
         most_work = _budget(problem) * (2 if _is_mixed(problem) else 1)  # hardly exceeded: by columns, and of all types
-        problem.watched = Watched(problem, watch, bound_ms=bound_ms, most_work=most_work).priced
+        problem.watched = Watched(problem, watch, bound_ms=bounds.least_ms, most_work=most_work).priced
     result = find(problem, baselines=baselines, bounds=bounds, starts=() if migration is None else migration.start)
     if migration is not None and request.algorithm is Algorithm.NEUROSHARD:
         work = int(problem.tuning.phase_share * _budget(problem))
         result = replace(result, placement=migration.nearest(result.placement, work_budget=work))
-    if problem.kinds.family[result.placement.kinds].any():
-        single_ms = single_unit_bound_ms(problem)
-        # A baseline has types that the constraints do not name where they name none; the first bound is not of those.
-        bound_ms = max(bound_ms, single_ms) if request.algorithm is Algorithm.NEUROSHARD else single_ms
     placed = result.placement
     tables = table_placements(problem, placed) if migration is None else migration.tables(placed)
-    found = document(problem, bundle, result, baselines=baselines, bound_ms=bound_ms, tables=tables)
+    found = document(problem, bundle, result, baselines=baselines, tables=tables, bounds=bounds)
     return found if migration is None else found.model_copy(update={"incumbent": migration.written_down(tables)})
 
 
@@ -149,14 +143,10 @@ def _joined(
     found: Plan, problem: Problem, bundle: Bundle, *, tables: tuple[TablePlacement, ...], migration: Migration | None
 ) -> Plan:
     """Return the plan of a problem with these tables, which a search of their column blocks found."""
-    is_by_columns = all(table.sharding_type.is_by_columns for table in tables)
-    bound_ms = FamilyBounds(problem).least_ms if problem.request.algorithm is Algorithm.NEUROSHARD else 0.0
-    if not is_by_columns or problem.request.algorithm is not Algorithm.NEUROSHARD:
-        bound_ms = max(bound_ms, single_unit_bound_ms(problem))
     placement = placement_of(tables, problem)
     if not problem.fits(placement):
-        raise _infeasible(problem, has_further_types=problem.has_further_types)
-    joined = document(problem, bundle, Found(placement=placement), baselines={}, bound_ms=bound_ms, tables=tables)
+        raise _infeasible(problem)
+    joined = document(problem, bundle, Found(placement=placement), baselines={}, tables=tables)
     return joined.model_copy(
         update={
             "baselines": found.baselines,
@@ -172,17 +162,24 @@ def document(
     result: Found,
     *,
     baselines: Attempts,
-    bound_ms: float,
     tables: tuple[TablePlacement, ...],
+    bounds: FamilyBounds | None = None,
 ) -> Plan:
-    """Write a plan down: its costs, its memory and what the baselines cost.
+    """Write a plan down: its costs, its lower bound, its memory, and what the baselines cost.
 
-    ``tables`` are the tables of the result's placement: the search deals out their columns itself, a plan from
-    elsewhere has an order of its own.
+    Args:
+        problem: that the plan answers.
+        bundle: prices it.
+        result: of the search.
+        baselines: of the problem.
+        tables: of the result's placement: the search deals out their columns itself, a plan from elsewhere has an order
+            of its own.
+        bounds: of the problem, if the caller has them.
     """
     request = problem.request
     placed = _placed(baselines)
     cost = predicted_cost(problem, result.placement, bundle.manifest.source)
+    bound_ms = _bound_ms(problem, tables, bounds or FamilyBounds(problem))
     if cost.total_ms < bound_ms <= cost.total_ms * (1 + ROUNDING):
         bound_ms = cost.total_ms  # of a placement that has no other: equal but for the order of its sums
     totals_ms = dict(zip(placed, problem.total_ms(list(placed.values())).tolist(), strict=True))
@@ -220,6 +217,15 @@ def document(
     )
 
 
+def _bound_ms(problem: Problem, tables: Sequence[TablePlacement], bounds: FamilyBounds) -> float:
+    """Return a cost that no plan goes below which cuts tables in the ways of these."""
+    if not is_searched(tables, problem):
+        return single_unit_bound_ms(problem)
+    if all(table.sharding_type.is_by_columns for table in tables):
+        return bounds.least_ms
+    return max(bounds.least_ms, single_unit_bound_ms(problem))
+
+
 def find(problem: Problem, *, baselines: Attempts, bounds: FamilyBounds, starts: Sequence[Placement] = ()) -> Found:
     """Search as the request says; the neural search also refines the baselines' placements that promise more.
 
@@ -242,7 +248,7 @@ def find(problem: Problem, *, baselines: Attempts, bounds: FamilyBounds, starts:
         return Found(placement=found)
     result = _found(problem, baselines=baselines, bounds=bounds, starts=starts)
     if result is None:
-        raise _infeasible(problem, has_further_types=_is_mixed(problem))
+        raise _infeasible(problem)
     return result
 
 
@@ -359,7 +365,13 @@ def _placed(found: Attempts) -> dict[Algorithm, Placement]:
     return {algorithm: each for algorithm, each in found.items() if isinstance(each, Placement)}
 
 
-def _infeasible(problem: Problem, *, has_further_types: bool) -> InfeasibleError:
+def require_room(problem: Problem) -> None:
+    """Do nothing if a baseline is asked for, or the memory `has_room`. Raises InfeasibleError."""
+    if problem.request.algorithm is Algorithm.NEUROSHARD and not has_room(problem.request):
+        raise _infeasible(problem)
+
+
+def _infeasible(problem: Problem) -> InfeasibleError:
     packing = Packing(problem.request, problem.units, problem.allowed)
     copied = [unit for unit, types in enumerate(problem.sharding_types) if types == {ShardingType.DATA_PARALLEL}]
     sizes = [problem.row_block(unit, REPLICATED, problem.units[unit].num_columns) for unit in copied]
@@ -368,6 +380,6 @@ def _infeasible(problem: Problem, *, has_further_types: bool) -> InfeasibleError
         problem.request,
         packing,
         copy_bytes=dict(zip(copied, copy_bytes, strict=True)),
-        has_further_types=has_further_types,
+        has_further_types=_is_mixed(problem),
         may_be_by_columns=not bound_to_convert(problem),
     )

@@ -10,10 +10,9 @@ from neuroshard_api.process.sizes import format_bytes
 from pydantic import ValidationError
 
 from neuroshard_planner.errors import InfeasibleError, PlannerError
-from neuroshard_planner.memory.infeasible import require_room
+from neuroshard_planner.memory.infeasible import has_room
 from neuroshard_planner.pipeline import plan
 from neuroshard_planner.planning import Bundle
-from neuroshard_planner.problem.sharding_choice import default_types
 from neuroshard_planner.servers import server_options, without_served
 
 SERVER_BYTES, CORES = 192 * 2**30, 64
@@ -37,7 +36,7 @@ def with_servers_priced(error: InfeasibleError, request: PlanRequest, *, bundle:
     is_large = len(request.tables.tables) * request.topology.num_devices > MOST_CELLS
     if request.servers is not None or request.algorithm is not Algorithm.NEUROSHARD or is_large:
         return error
-    asked = _least_servers(request, bundle)
+    asked = _least_servers(request)
     if asked is None or asked.servers is None:
         return error
     try:
@@ -49,7 +48,7 @@ def with_servers_priced(error: InfeasibleError, request: PlanRequest, *, bundle:
     return InfeasibleError(f"{error}; or {what}: +{added_ms:.1f} ms (--servers)")
 
 
-def _least_servers(request: PlanRequest, bundle: Bundle) -> PlanRequest | None:
+def _least_servers(request: PlanRequest) -> PlanRequest | None:
     """Return the request with the fewest servers after which the other tables fit by their sum. None: with none."""
     fields = {name: getattr(request, name) for name in PlanRequest.model_fields}
     short = request.search.model_copy(update={"work_budget": WORK})
@@ -61,10 +60,7 @@ def _least_servers(request: PlanRequest, bundle: Bundle) -> PlanRequest | None:
         except ValidationError:
             return None
         left = without_served(asked, frozenset(server_options(asked)))
-        try:
-            require_room(left, default_types(left, bundle.manifest))
-        except InfeasibleError:
-            count *= 2
-            continue
-        return asked
+        if has_room(left):
+            return asked
+        count *= 2
     return None

@@ -2,14 +2,11 @@
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-import numpy as np
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.job.variants import variants_in
 from neuroshard_api.process.sizes import format_bytes, rounded_up
-from neuroshard_api.sharding.kinds import ShardingType
-from neuroshard_costs.shards import REPLICATED, IndexArray
 
 from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.memory.packing import Packing
@@ -23,53 +20,21 @@ MORE = "give more devices or memory"
 PRECISION = 0.01  # of the memory that a device would need
 
 
-def require_room(request: PlanRequest, default: Sequence[ShardingType]) -> None:
-    """Do nothing if `has_room`.
-
-    Args:
-        request: what is planned.
-        default: types of tables whose constraints name none.
-
-    Raises:
-        RequestError: the request contradicts itself.
-        InfeasibleError: it does not.
-    """
-    if has_room(request):
-        return
-    units, allowed = _units(request)
-    tables, ledger = request.tables.tables, memory_ledger(request)
-    types = [request.placed_types_of(table.name) or default for table in tables]
-    copies = ledger.shard_bytes(*_whole(request), REPLICATED)
-    raise infeasible(
-        request,
-        Packing(request, units, allowed),
-        copy_bytes={
-            position: int(copies[unit.tables[0]])
-            for position, unit in enumerate(units)
-            if {*types[unit.tables[0]]} == {ShardingType.DATA_PARALLEL}
-        },
-        has_further_types=any(not kind.is_by_columns for own in types for kind in own),
-        may_be_by_columns=all(ShardingType.TABLE_WISE in own for own in types),
-    )
-
-
 def has_room(request: PlanRequest) -> bool:
     """Return whether all memory together holds what the tables need at the least; a sum, without any search.
 
-    Weights and optimizer state are there once under every sharding type and kernel, on a device or on its host. True
-    where a device has no memory for shards at all.
+    True where a device has no memory for shards at all.
 
     Raises:
         RequestError: the request contradicts itself.
     """
     _, allowed = _units(request)
-    ledger, whole = memory_ledger(request), _whole(request)
-    least = ledger.weights_bytes(*whole) + ledger.optimizer_state_bytes(*whole)
+    ledger = memory_ledger(request)
     num_usable = request.topology.num_devices if allowed is None else int(allowed.any(axis=0).sum())
     offered = num_usable * ledger.shard_capacity_bytes
     if may_be_on_host(request):
         offered += request.topology.num_nodes * ledger.host_capacity_bytes
-    return ledger.shard_capacity_bytes <= 0 or int(least.sum()) <= offered
+    return ledger.shard_capacity_bytes <= 0 or int(ledger.least_bytes.sum()) <= offered
 
 
 def _units(request: PlanRequest) -> tuple[tuple[Unit, ...], BoolArray | None]:
@@ -77,13 +42,6 @@ def _units(request: PlanRequest) -> tuple[tuple[Unit, ...], BoolArray | None]:
     units = resolve_units(request)
     allowed = allowed_devices(request, units)
     return placed_units(units, allowed, request.topology.num_devices), allowed
-
-
-def _whole(request: PlanRequest) -> tuple[IndexArray, IndexArray, IndexArray]:
-    """Return [tables] positions, rows, and columns of the tables."""
-    tables = request.tables.tables
-    rows, columns = ([getattr(table, name) for table in tables] for name in ("num_embeddings", "embedding_dim"))
-    return np.arange(len(tables)), np.array(rows), np.array(columns)
 
 
 def infeasible(

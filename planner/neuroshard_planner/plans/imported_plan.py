@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from neuroshard_api.documents.plan import GivenPlan, Plan, TablePlacement
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.served_request import request_of_servers
+from neuroshard_api.sharding.table_lists import table_problems
 from neuroshard_dense.replicated import with_replicated_cost
 from neuroshard_dense.whole_step import with_whole_step
 
 from neuroshard_planner.planning import Bundle, attempts, document
-from neuroshard_planner.plans.checks import plan_problems, require_none, require_sound, table_problems
-from neuroshard_planner.plans.tables import is_searched, placement_of
+from neuroshard_planner.plans.checks import plan_problems, require_none, require_sound
+from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.problem import Problem
-from neuroshard_planner.search.bounds import FamilyBounds, single_unit_bound_ms
 from neuroshard_planner.search.by_columns import Found
 from neuroshard_planner.servers import priced_servers, with_servers, without_served
 
@@ -53,7 +53,6 @@ def imported_plan(
         bundle,
         Found(placement=placement_of(tables, problem)),
         baselines=attempts(problem),
-        bound_ms=_bound_ms(tables, problem),
         tables=tuple(tables),
     )
     require_sound(plan, must_fit=must_fit)
@@ -71,12 +70,3 @@ def plan_without_price(tables: Sequence[TablePlacement], request: PlanRequest) -
     plan = GivenPlan(algorithm=request.algorithm, tables=tuple(tables), request=request)
     require_none(plan_problems(plan))
     return plan
-
-
-def _bound_ms(tables: Sequence[TablePlacement], problem: Problem) -> float:
-    """Return a cost that no plan goes below which cuts tables in the ways of these."""
-    if not is_searched(tables, problem):
-        return single_unit_bound_ms(problem)
-    if all(table.sharding_type.is_by_columns for table in tables):
-        return FamilyBounds(problem).least_ms
-    return max(FamilyBounds(problem).least_ms, single_unit_bound_ms(problem))

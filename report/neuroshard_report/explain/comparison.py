@@ -12,13 +12,11 @@ from neuroshard_costs.memory_ledger import tables_memory
 from neuroshard_costs.served_cost import ahead_of, next_to_servers
 from neuroshard_dense.whole_step import whole_step
 from neuroshard_planner.errors import InfeasibleError, in_its_names
-from neuroshard_planner.memory.infeasible import require_room
 from neuroshard_planner.pipeline import plan
-from neuroshard_planner.planning import Bundle, attempts, find
+from neuroshard_planner.planning import Bundle, attempts, find, require_room
 from neuroshard_planner.plans.tables import placement_of, table_placements
 from neuroshard_planner.problem.plan_cost import predicted_cost, simulated_cost
 from neuroshard_planner.problem.problem import Placement, Problem
-from neuroshard_planner.problem.sharding_choice import default_types
 from neuroshard_planner.search.bounds import FamilyBounds
 from neuroshard_planner.search.by_columns import Found
 from neuroshard_planner.wide_tables import column_blocks
@@ -87,20 +85,18 @@ def _compared(request: PlanRequest, algorithm: Algorithm, bundle: Bundle) -> Com
     asked = request.model_copy(update={"algorithm": algorithm})
     if asked.servers is not None:
         return _with_servers(asked, bundle)
-    blocks = column_blocks(asked)
-    problem = Problem(asked if blocks is None else blocks.request, bundle)
+    blocks, whole = column_blocks(asked), Problem(asked, bundle)
+    problem = whole if blocks is None else Problem(blocks.request, bundle)
     try:
-        if algorithm is Algorithm.NEUROSHARD:
-            require_room(asked, default_types(asked, bundle.manifest))
+        require_room(whole)
         found = _found(problem)
     except (InfeasibleError, MissingPackageError) as error:
         why = request.in_its_names(str(error))
         return Comparison(algorithm=algorithm, evaluations=problem.evaluations, problem=why)
     evaluations, placement = problem.evaluations, found.placement
     if blocks is not None:
-        tables, problem = blocks.joined(table_placements(problem, placement)), Problem(asked, bundle)
-        placement = placement_of(tables, problem)
-    return Comparison(algorithm=algorithm, evaluations=evaluations, outcome=_outcome(problem, placement, bundle))
+        placement = placement_of(blocks.joined(table_placements(problem, placement)), whole)
+    return Comparison(algorithm=algorithm, evaluations=evaluations, outcome=_outcome(whole, placement, bundle))
 
 
 def _with_servers(asked: PlanRequest, bundle: Bundle) -> Comparison:

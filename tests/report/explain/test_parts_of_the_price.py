@@ -87,7 +87,7 @@ def test_every_sum_of_parts_is_the_price(
     placements = drawn_placements(asked, seed, with_host=host is not None)
     problem = Problem(asked, bundle)
     placement = placement_of(placements, problem)
-    plan = document(problem, bundle, Found(placement=placement), baselines={}, bound_ms=0.0, tables=placements)
+    plan = document(problem, bundle, Found(placement=placement), baselines={}, tables=placements)
     price = pytest.approx(plan.predicted.total_ms, rel=1e-5)
 
     assert problem.total_ms([placement])[0] == price
@@ -124,7 +124,7 @@ def test_every_sum_of_parts_is_the_price_in_groups_of_devices(
         placements = drawn_placements(of, seed, types=IN_GROUPS) if is_group else nowhere_else
         problem = Problem(of, bundle)
         found = Found(placement=placement_of(placements, problem))
-        return document(problem, bundle, found, baselines={}, bound_ms=0.0, tables=placements)
+        return document(problem, bundle, found, baselines={}, tables=placements)
 
     trials = Trials(bundle, drawn)
     groups = DeviceGroups(asked, trials, types=StoredTypeChoice(asked, trials))
