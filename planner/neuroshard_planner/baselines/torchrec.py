@@ -3,7 +3,7 @@
 The request's batch size, pooling factors, links and device; and the memory ledger of this planner in place of
 TorchRec's estimates, so that memory means the same for both. TorchRec cuts every table into shards of one width, the
 least that ``min_partition`` allows, so that this setting decides much. The planner runs once per width, with table-wise
-and column-wise sharding and with all sharding types that the request allows and that TorchRec trains, in fused kernels
+and column-wise sharding and with all sharding types that the search may use too, in fused kernels
 (dense ones for data_parallel tables). The best result under the request's cost model counts. grid_shard is left out for
 more than MOST_GRID_TABLES tables, for which TorchRec's planner takes minutes.
 """
@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from neuroshard_api.documents.request import PlanRequest
-from neuroshard_api.documents.tables import DIM_MULTIPLE, Table
+from neuroshard_api.documents.tables import DIM_MULTIPLE
 from neuroshard_api.process.errors import MissingPackageError
 from neuroshard_api.process.generations import kernels_hint
 from neuroshard_api.process.missing_package import install_hint
 from neuroshard_api.sharding.kinds import ComputeKernel, Family, ShardingType
-from neuroshard_api.sharding.placement_rules import cuts_means, sharding_problem
 from neuroshard_costs.shards import FAMILIES
 
 from neuroshard_planner.errors import InfeasibleError
@@ -50,12 +49,10 @@ def torchrec_placement(problem: Problem) -> Placement:
     require_torchrec("the algorithm torchrec")
     _require_supported(problem)
     tried: dict[tuple[tuple[int, ...], tuple[Types, ...]], Placement | InfeasibleError] = {}
-    has_grids = not _needs_row_blocks(problem.request)
-    every = tuple(kind for kind in ShardingType if has_grids or kind is not ShardingType.GRID)
     for width in SHARD_WIDTHS:
         widths = tuple(max(_least_width(unit), min(width, unit.num_columns)) for unit in problem.units)
-        for types in (every, BY_COLUMNS):
-            allowed = tuple(_types(problem, unit, types) for unit in problem.units)
+        for types in (tuple(ShardingType), BY_COLUMNS):
+            allowed = tuple(_types(problem, position, types) for position in range(len(problem.units)))
             if all(allowed) and (widths, allowed) not in tried:
                 tried[widths, allowed] = _planned(problem, widths, allowed)
     found = [result for result in tried.values() if isinstance(result, Placement)]
@@ -73,39 +70,12 @@ Types = tuple[ShardingType, ...]
 """Sharding types that a table may have."""
 
 
-def _types(problem: Problem, unit: Unit, among: Types) -> Types:
-    """Return those of these sharding types that the request allows a table, and TorchRec trains."""
-    request = problem.request
-    table = request.tables.tables[unit.tables[0]]
-    types, kernels = request.placed_types_of(table.name), request.constraints.compute_kernels_of(table.name)
-    return tuple(
-        kind
-        for kind in among
-        if (types is None or kind in types)
-        and (kernels is None or ComputeKernel.of(kind) in kernels)
-        and _is_trained(request, table, unit, kind)
-    )
-
-
-def _needs_row_blocks(request: PlanRequest) -> bool:
-    """Return whether some table may be table_row_wise and not grid_shard: a plan has only one of them."""
-    by_node = {ShardingType.TABLE_ROW_WISE, ShardingType.GRID}
-    named = (request.placed_types_of(table.name) for table in request.tables.tables)
-    return any(types is not None and by_node.intersection(types) == {ShardingType.TABLE_ROW_WISE} for types in named)
-
-
-def _is_trained(request: PlanRequest, table: Table, unit: Unit, kind: ShardingType) -> bool:
-    """Return whether TorchRec trains tables so, and its planner is asked for it."""
-    tables, topology = request.tables.tables, request.topology
-    if cuts_means(kind, table):
-        return False
-    if sharding_problem(kind, table, request) is not None:
-        return False
-    if kind.is_by_node and topology.num_domains == 1:  # there it is row_wise
-        return False
-    if kind is ShardingType.GRID and len(tables) > MOST_GRID_TABLES:
-        return False
-    return unit.max_shards > 1 or kind not in {ShardingType.COLUMN_WISE, ShardingType.GRID}
+def _types(problem: Problem, position: int, among: Types) -> Types:
+    """Return those of these sharding types that a unit may have, and that TorchRec's planner is asked for."""
+    left_out = {ShardingType.COLUMN_WISE, ShardingType.GRID} if problem.units[position].max_shards == 1 else set()
+    if len(problem.units) > MOST_GRID_TABLES:
+        left_out.add(ShardingType.GRID)
+    return tuple(kind for kind in among if kind in problem.sharding_types[position] - left_out)
 
 
 def _planned(problem: Problem, widths: Sequence[int], allowed: Sequence[Types]) -> Placement | InfeasibleError:

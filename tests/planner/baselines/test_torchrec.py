@@ -49,8 +49,13 @@ def problem_of(request: PlanRequest) -> Problem:
 @with_torchrec
 @pytest.mark.parametrize(
     "constraints",
-    [Constraints(), Constraints(max_shards_per_table=2, min_shard_width=16), Constraints(max_shards_per_table=1)],
-    ids=["free", "two shards", "whole tables"],
+    [
+        Constraints(),
+        Constraints(max_shards_per_table=2, min_shard_width=16),
+        Constraints(max_shards_per_table=1),
+        Constraints(excluded_sharding_types=(ShardingType.DATA_PARALLEL, ShardingType.COLUMN_WISE)),
+    ],
+    ids=["free", "two shards", "whole tables", "excluded types"],
 )
 def test_its_plans_keep_to_the_request(constraints: Constraints) -> None:
     """A plan by TorchRec is a plan like any other: same checks, same ledger, same constraints."""
@@ -60,6 +65,8 @@ def test_its_plans_keep_to_the_request(constraints: Constraints) -> None:
 
     assert plan.algorithm is Algorithm.TORCHREC
     assert plan_problems(plan) == []
+    excluded = constraints.excluded_sharding_types or ()
+    assert not any(table.sharding_type in excluded for table in plan.tables)
 
 
 @with_torchrec
