@@ -4,12 +4,14 @@
     ->  repeats  ->  types on the wire  ->  types of tables  ->  groups of devices  ->  types of gradients
 
 Each choice starts from the best plan so far and tries requests that differ from that plan's in one respect. So searches
-add up over the choices and do not multiply; what a bound excludes is not searched (`trials`). Another form is taken
-where it saves more of a step than the cost models can distinguish, or 2 %. Dense layouts, and narrow types of tables
-before that, are taken where nothing fits otherwise.
+add up over the choices and do not multiply; what a bound excludes is not searched (`trials`). Batch sizes are compared
+by their first plans, and the choices follow at one size. Another form is taken where it saves more of a step than the
+cost models can distinguish, or 2 %. Dense layouts, and narrow types of tables before that, are taken where nothing fits
+otherwise.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import Algorithm, PlanRequest
@@ -33,6 +35,7 @@ from neuroshard_planner.plans.migration import Incumbent
 from neuroshard_planner.plans.same_placement import bounded
 from neuroshard_planner.problem.sharding_choice import default_types
 from neuroshard_planner.search_state import Watch
+from neuroshard_planner.searches import remembered
 from neuroshard_planner.servers import plan_with_servers
 
 
@@ -59,33 +62,43 @@ def plan(
         MissingPackageError: TorchRec's planner was asked for and is not installed.
     """
     with in_its_names(request):
-        if request.batch_choices is not None:
-            if incumbent is not None:
-                raise RequestError(
-                    "incumbent: a plan near the one in force keeps its batch, and batch_size_per_device is Auto"
-                    "; hint: give the number of the plan in force"
-                )
-            return plan_of_best_batch(
-                request, request.batch_choices, search=lambda asked: plan(asked, bundle=bundle, watch=watch)
+        search = remembered(partial(planning.searched, watch=watch))
+        if request.batch_choices is None:
+            return _plan(request, bundle, incumbent, search)
+        if incumbent is not None:
+            raise RequestError(
+                "incumbent: a plan near the one in force keeps its batch, and batch_size_per_device is Auto"
+                "; hint: give the number of the plan in force"
             )
-        if request.servers is None:
-            return _plan(request, bundle, incumbent, watch)
-        return plan_with_servers(
-            request,
-            of_devices=lambda asked, near: _plan(asked, bundle, near, watch),
-            of_servers=lambda asked: _plan(asked, bundle, None, watch),
-            costs=bundle,
-            incumbent=incumbent,
-        )
+        of_size = partial(_plan, bundle=bundle, incumbent=None, search=search)
+        return plan_of_best_batch(request, request.batch_choices, first=partial(of_size, is_first=True), search=of_size)
 
 
-def _plan(request: PlanRequest, bundle: Bundle, incumbent: Incumbent | None, watch: Watch | None) -> Plan:
+_Search = Callable[[PlanRequest, Bundle, Incumbent | None], Plan]
+
+
+def _plan(
+    request: PlanRequest, bundle: Bundle, incumbent: Incumbent | None, search: _Search, *, is_first: bool = False
+) -> Plan:
+    """Return the plan of a request with a number of samples; ``is_first``: the first that fits."""
+
+    def of_devices(asked: PlanRequest, near: Incumbent | None = None) -> Plan:
+        return _with_choices(asked, bundle, near, search, is_first=is_first)
+
+    if request.servers is None:
+        return of_devices(request, incumbent)
+    return plan_with_servers(request, of_devices=of_devices, of_servers=of_devices, costs=bundle, incumbent=incumbent)
+
+
+def _with_choices(
+    request: PlanRequest, bundle: Bundle, incumbent: Incumbent | None, search: _Search, *, is_first: bool
+) -> Plan:
     if request.replication is not None and incumbent is not None:
         raise RequestError(
             "incumbent: plans near the one in force are made without groups of devices; hint: leave it or replication "
             "out"
         )
-    trials = Trials(bundle, lambda asked: planning.searched(asked, bundle, incumbent, watch=watch))
+    trials = Trials(bundle, lambda asked: search(asked, bundle, incumbent))
     types = StoredTypeChoice(request, trials, incumbent)
     groups = DeviceGroups(request, trials, types=types)
     repeats = RepeatsChoice(request, trials)
@@ -100,7 +113,7 @@ def _plan(request: PlanRequest, bundle: Bundle, incumbent: Incumbent | None, wat
 
     best = layout.first(_plain(request, groups, bundle), search=lambda asked: types.first(asked, search=with_means))
     first_choices = best.choices or ()
-    for choice in choices:
+    for choice in (layout,) if is_first else choices:
         best = choice.decided(best)
     for choice in choices:
         best = choice.written(best)

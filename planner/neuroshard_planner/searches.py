@@ -1,7 +1,7 @@
 """The search as its callers see it: from a request to its plan."""
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import PlanRequest
@@ -10,22 +10,23 @@ from neuroshard_planner.errors import InfeasibleError
 
 Search = Callable[[PlanRequest], Plan]
 
+Asked = ParamSpec("Asked")
+Found = TypeVar("Found")
 
-Asked = TypeVar("Asked")
 
+def remembered(search: Callable[Asked, Found]) -> Callable[Asked, Found]:
+    """Return a search that is run once for equal arguments; one that finds nothing raises the same error again."""
+    found: list[tuple[object, Found | InfeasibleError]] = []
 
-def remembered(search: Callable[[Asked], Plan]) -> Callable[[Asked], Plan]:
-    """Return a search that is run once for equal requests; one without a plan raises the same error again."""
-    found: list[tuple[Asked, Plan | InfeasibleError]] = []
-
-    def search_once(request: Asked) -> Plan:
-        result = next((each for asked, each in found if asked == request), None)
+    def search_once(*request: Asked.args, **options: Asked.kwargs) -> Found:
+        asked = request, options
+        result = next((each for known, each in found if known == asked), None)
         if result is None:
             try:
-                result = search(request)
+                result = search(*request, **options)
             except InfeasibleError as error:
                 result = error
-            found.append((request, result))
+            found.append((asked, result))
         if isinstance(result, InfeasibleError):
             raise result
         return result

@@ -277,7 +277,8 @@ class _Split:
         self._incumbent = incumbent
         self.plan = remembered(self._planned)
         """Returns the plan with these tables on servers. Raises InfeasibleError."""
-        self._served: dict[frozenset[str], ServedTables] = {}
+        self._on_servers = remembered(self._served)
+        """Returns these tables on servers, with their price. Raises InfeasibleError."""
 
     @property
     def incumbent_names(self) -> frozenset[str] | None:
@@ -305,23 +306,19 @@ class _Split:
         # With lookahead a dense part hides servers as well, and no time of theirs is certain to be seen.
         return bound_ms if self._request.looks_ahead else max(predicted.total_ms, bound_ms)
 
-    def _on_servers(self, names: frozenset[str]) -> ServedTables:
-        if names not in self._served:
-            pool = self._request.servers
-            assert pool is not None, "the caller looked"
-            far = request_of_servers(self._request, names)
-            budget = self._request.search.work_budget or SERVER_WORK
-            far = far.model_copy(update={"search": far.search.model_copy(update={"work_budget": budget})})
-            try:
-                served = self._of_servers(far)
-            except InfeasibleError as error:
-                raise InfeasibleError(
-                    f"the tables on embedding servers do not fit, where each of {pool.num_processes} processes is a "
-                    f"device: {without_hint(str(error))}; hint: give more servers or memory, or leave tables on the "
-                    "trainers' devices (servers.tables)"
-                ) from error
-            self._served[names] = priced_servers(self._request, far, served, self._costs)
-        return self._served[names]
+    def _served(self, names: frozenset[str]) -> ServedTables:
+        far = request_of_servers(self._request, names)
+        budget = self._request.search.work_budget or SERVER_WORK
+        far = far.model_copy(update={"search": far.search.model_copy(update={"work_budget": budget})})
+        try:
+            served = self._of_servers(far)
+        except InfeasibleError as error:
+            raise InfeasibleError(
+                f"the tables on embedding servers do not fit, where each of {far.topology.num_devices} processes is a "
+                f"device: {without_hint(str(error))}; hint: give more servers or memory, or leave tables on the "
+                "trainers' devices (servers.tables)"
+            ) from error
+        return priced_servers(self._request, far, served, self._costs)
 
     def _planned(self, names: frozenset[str]) -> Plan:
         served = self._on_servers(names) if names else None

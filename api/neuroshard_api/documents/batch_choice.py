@@ -48,7 +48,8 @@ class TriedBatch(Value):
 
     samples_per_device: SamplesPerDevice
     samples_per_second: Annotated[float, Field(ge=0)] | None = None
-    """Of all devices, by the predicted whole step. If unset: no plan fits."""
+    """Of all devices, by the predicted whole step of the first plan, before it takes further forms. If unset: no plan
+    fits."""
     problem: str | None = None
     """Why no plan fits. If unset: one does."""
 

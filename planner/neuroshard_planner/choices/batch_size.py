@@ -1,11 +1,12 @@
 """The samples per device and step: the smallest batch of nearly the most samples per second that fits.
 
-Each batch is planned by itself, dense part included. Powers of two come first, in ascending order up to the first that
-does not fit, for no larger one does; then the steps next to the fastest. A larger batch changes the training more than
-the cost models' differences are worth, so that among those within 2 % of the fastest the smallest is taken.
+Each batch has the first plan that fits, dense part included, and the chosen one further choices. Powers of two come
+first, in ascending order up to the first that does not fit, for no larger one does; then the steps next to the fastest.
+A larger batch changes the training more than the cost models' differences are worth, so that among those within 2 % of
+the fastest the smallest is taken.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from neuroshard_api.documents.batch_choice import BatchChoices, BatchDecision, TriedBatch
 from neuroshard_api.documents.plan import Plan
@@ -13,15 +14,17 @@ from neuroshard_api.documents.request import PlanRequest
 
 from neuroshard_planner.choices.trials import LEAST_SHARE
 from neuroshard_planner.errors import InfeasibleError, RequestError
+from neuroshard_planner.searches import Search
 
 
-def plan_of_best_batch(request: PlanRequest, choices: BatchChoices, *, search: Callable[[PlanRequest], Plan]) -> Plan:
+def plan_of_best_batch(request: PlanRequest, choices: BatchChoices, *, first: Search, search: Search) -> Plan:
     """Return the plan at the chosen batch size, whose request has that size; equal arguments give equal plans.
 
     Args:
         request: what is planned.
         choices: of the request.
-        search: finds the plan of a request without such a choice.
+        first: finds the first plan that fits of a request without such a choice.
+        search: finds the plan of such a request.
 
     Raises:
         RequestError: the dense part was not counted, so that it is not known what fits; or as the search does.
@@ -40,7 +43,7 @@ def plan_of_best_batch(request: PlanRequest, choices: BatchChoices, *, search: C
     def is_found(size: int) -> bool:
         if size not in tried:
             try:
-                tried[size] = search(requests[size])
+                tried[size] = first(requests[size])
             except InfeasibleError as error:
                 tried[size] = error
         return isinstance(tried[size], Plan)
@@ -58,7 +61,7 @@ def plan_of_best_batch(request: PlanRequest, choices: BatchChoices, *, search: C
         is_found(size)
     found = {size: each for size, each in tried.items() if isinstance(each, Plan)}
     enough = (1 - LEAST_SHARE) * found[_fastest(tried)].samples_per_second
-    chosen = found[min(size for size, each in found.items() if each.samples_per_second >= enough)]
+    chosen = search(requests[min(size for size, each in found.items() if each.samples_per_second >= enough)])
     decision = BatchDecision(tried=tuple(_described(size, tried[size]) for size in sorted(tried)))
     return chosen.model_copy(update={"batch": decision})
 

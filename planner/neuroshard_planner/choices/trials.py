@@ -56,26 +56,17 @@ class Trials:
         bound_ms: Callable[[PlanRequest, CostModel], float] = bound_of_choices_ms,
     ) -> None:
         self.costs = costs
-        self._bound_ms = bound_ms
         self.plan = remembered(search)
         """Returns the plan of a request. Raises PlannerError."""
+        self.bound_ms: Callable[[PlanRequest], float] = remembered(
+            lambda asked: bound_ms(asked, costs) if asked.algorithm is Algorithm.NEUROSHARD else 0.0
+        )
+        """Returns a cost that no plan of a request goes below; 0 for a baseline, whose types constraints may exclude.
+
+        Raises RequestError: the request contradicts itself.
+        """
         self.choices: list[PlanChoice] = []
         self._tried: list[Trial] = []
-        self._bounds_ms: list[tuple[PlanRequest, float]] = []
-
-    def bound_ms(self, request: PlanRequest) -> float:
-        """Return a cost that no plan of a request goes below; 0 for a baseline, whose types constraints may exclude.
-
-        Raises:
-            RequestError: the request contradicts itself.
-        """
-        if request.algorithm is not Algorithm.NEUROSHARD:
-            return 0.0
-        known = next((bound_ms for asked, bound_ms in self._bounds_ms if asked == request), None)
-        if known is None:
-            known = self._bound_ms(request, self.costs)
-            self._bounds_ms.append((request, known))
-        return known
 
     def tried(
         self,

@@ -1,15 +1,22 @@
 """The samples per device where the plan chooses them: fast, fitting, and of nearly equals the smallest."""
 
+from typing import Any
+
 import pytest
 from neuroshard_api.documents.batch_choice import BatchChoices
+from neuroshard_api.documents.communication import CommunicationChoices, WireType
 from neuroshard_api.documents.dense_profile import DensePass, DensePasses, DenseProfile, DenseUnit
 from neuroshard_api.documents.plan import Plan
-from neuroshard_api.documents.request import Algorithm, MemorySettings, PlanRequest
+from neuroshard_api.documents.request import Algorithm, Constraints, MemorySettings, PlanRequest
+from neuroshard_api.documents.tables import DataType
+from neuroshard_planner import planning
 from neuroshard_planner.errors import InfeasibleError, RequestError
-from support.builders import GIB, dense_profile, request, tables, topology
+from support.builders import GIB, QUICK, dense_profile, request, tables, topology
 from support.planner.searches import planned
 
 MEMBERS = tables(8, num_embeddings=1_000_000, embedding_dim=64)
+TYPES = Constraints(data_types=(DataType.FP32, DataType.FP16))
+WIRE = CommunicationChoices(forward=(WireType.FP16,), backward=(WireType.FP16,))
 SIZES = (512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 
 
@@ -101,6 +108,30 @@ def test_without_a_counted_dense_part_no_batch_is_chosen() -> None:
 
     with pytest.raises(RequestError, match="was not counted; hint: count it"):
         planned(uncounted)
+
+
+def test_the_searches_of_sizes_and_of_forms_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each size is searched once, and further forms of the plan at the chosen size alone."""
+    sizes = (2048, 4096, 8192)
+    permitted = {"algorithm": Algorithm.NEUROSHARD, "constraints": TYPES, "communication": WIRE, "search": QUICK}
+    whole = asked(*sizes).model_copy(update=permitted)
+    searched: list[PlanRequest] = []
+    search = planning.searched
+
+    def counted(of: PlanRequest, *arguments: Any, **options: Any) -> Plan:
+        searched.append(of)
+        return search(of, *arguments, **options)
+
+    monkeypatch.setattr(planning, "searched", counted)
+    found = planned(whole)
+
+    chosen = found.request.batch_size_per_device
+    assert found.batch is not None
+    tried = [each.samples_per_device for each in found.batch.tried]
+    others = [each.batch_size_per_device for each in searched if each.batch_size_per_device != chosen]
+    assert sorted(others) == [size for size in tried if size != chosen]
+    assert found.model_copy(update={"batch": None}) == alone(whole, chosen)
+    assert found.choices
 
 
 def test_equal_requests_give_equal_plans() -> None:
