@@ -9,8 +9,10 @@ from pydantic import Field
 
 from neuroshard_api.documents.counts import Count, Milliseconds
 from neuroshard_api.documents.document import Value
+from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import Table, TableSet
-from neuroshard_api.sharding.kernels import DataType
+from neuroshard_api.sharding.kernels import TRAINING_KERNELS, DataType, kernel_problem
+from neuroshard_api.sharding.kinds import ShardingType
 
 
 class StoredTable(Value):
@@ -48,3 +50,21 @@ def with_types(tables: TableSet, types: Mapping[str, DataType]) -> TableSet:
         return table.model_copy(update={"data_type": types.get(table.name, table.data_type)})
 
     return tables.model_copy(update={"tables": tuple(map(stored, tables.tables))})
+
+
+def permitted_types(table: Table, request: PlanRequest) -> tuple[DataType, ...]:
+    """Return the types that the constraints let a table be stored in, and that its devices train. Raises ValueError."""
+    asked = request.constraints.data_types_of(table.name) or (table.data_type,)
+    optimizer, refused = request.optimizer_of(table), TRAINING_KERNELS[request.topology.device.kind].refused
+    trained = tuple(each for each in dict.fromkeys(asked) if (optimizer, each) not in refused)
+    if not trained:
+        problem = kernel_problem(request.topology.device.kind, weight_types={table.name: asked[0]}, optimizer=optimizer)
+        raise ValueError(f"constraints.data_types: {problem}")
+    if request.constraints.sharding_types_of(table.name) != (ShardingType.DATA_PARALLEL,):
+        return trained
+    if DataType.FP32 not in trained:
+        raise ValueError(
+            f"constraints.data_types: table {table.name!r} may be {' or '.join(trained)} alone, and data_parallel, its "
+            "only sharding type, is for FP32; hint: permit FP32, or another sharding type"
+        )
+    return (DataType.FP32,)

@@ -16,9 +16,8 @@ import numpy as np
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.plan_choices import Alternative, ChoiceName
 from neuroshard_api.documents.request import PlanRequest
-from neuroshard_api.documents.stored_types import StoredTable, StoredTypes, with_types
+from neuroshard_api.documents.stored_types import StoredTable, StoredTypes, permitted_types, with_types
 from neuroshard_api.documents.tables import DataType, Table
-from neuroshard_api.sharding.kernels import TRAINING_KERNELS, kernel_problem
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.moved_bytes import priced_ms
 from neuroshard_costs.shards import BYTES_PER_ELEMENT, weights_bytes
@@ -313,21 +312,11 @@ def _gains(tables: Sequence[Table]) -> Mapping[str, float]:
 
 def _permitted(table: Table, request: PlanRequest) -> tuple[DataType, ...]:
     """Return the types that a table may be stored in, the widest first. Raises RequestError where none is left."""
-    asked = request.constraints.data_types_of(table.name) or (table.data_type,)
-    optimizer, refused = request.optimizer_of(table), TRAINING_KERNELS[request.topology.device.kind].refused
-    trained = [each for each in dict.fromkeys(asked) if (optimizer, each) not in refused]
-    if not trained:
-        problem = kernel_problem(request.topology.device.kind, weight_types={table.name: asked[0]}, optimizer=optimizer)
-        raise RequestError(f"constraints.data_types: {problem}")
-    types = tuple(sorted(trained, key=lambda kind: -BYTES_PER_ELEMENT[kind]))
-    if request.constraints.sharding_types_of(table.name) != (ShardingType.DATA_PARALLEL,):
-        return types
-    if DataType.FP32 not in types:
-        raise RequestError(
-            f"constraints.data_types: table {table.name!r} may be {' or '.join(types)} alone, and data_parallel, its "
-            "only sharding type, is for FP32; hint: permit FP32, or another sharding type"
-        )
-    return (DataType.FP32,)
+    try:
+        types = permitted_types(table, request)
+    except ValueError as error:
+        raise RequestError(str(error)) from error
+    return tuple(sorted(types, key=lambda kind: -BYTES_PER_ELEMENT[kind]))
 
 
 def _own_type(table: Table, permitted: Sequence[DataType]) -> DataType:
