@@ -372,7 +372,7 @@ def require_room(problem: Problem) -> None:
 
 
 def _infeasible(problem: Problem) -> InfeasibleError:
-    packing = Packing(problem.request, problem.units, problem.allowed)
+    packing = Packing(problem.request)
     copied = [unit for unit, types in enumerate(problem.sharding_types) if types == {ShardingType.DATA_PARALLEL}]
     sizes = [problem.row_block(unit, REPLICATED, problem.units[unit].num_columns) for unit in copied]
     copy_bytes = problem.kinds.memory_bytes[problem.kinds_of(copied, sizes)].tolist()

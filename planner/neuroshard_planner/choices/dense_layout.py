@@ -32,7 +32,6 @@ from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.memory.infeasible import least_capacity
 from neuroshard_planner.memory.packing import Packing
 from neuroshard_planner.problem.counted_memory import memory_ledger
-from neuroshard_planner.problem.units import allowed_devices, resolve_units
 from neuroshard_planner.searches import Search, remembered
 
 SLACK = 0.02
@@ -159,8 +158,7 @@ class _JointSearch:
     @cached_property
     def _needed_bytes(self) -> int | None:
         """The least memory for shards on each device at which the tables pack by columns. None: at none."""
-        units = resolve_units(self._request)
-        packing = Packing(self._request, units, allowed_devices(self._request, units))
+        packing = Packing(self._request)
         return least_capacity(packing, above_bytes=max(1, sum(packing.whole_bytes) // packing.num_devices - 1))
 
     def _with(self, candidate: LayoutCandidate) -> PlanRequest:

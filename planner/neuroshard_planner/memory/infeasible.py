@@ -11,7 +11,6 @@ from neuroshard_api.process.sizes import format_bytes, rounded_up
 from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.memory.packing import Packing
 from neuroshard_planner.problem.counted_memory import memory_ledger
-from neuroshard_planner.problem.units import BoolArray, Unit, allowed_devices, placed_units, resolve_units
 
 MOST_NODES_FACTOR = 64  # stop looking for more devices beyond this many times the nodes
 QUICK_NODES = 500  # of the packer while looking for a remedy; what it finds fits, a smaller change may do too
@@ -28,20 +27,11 @@ def has_room(request: PlanRequest) -> bool:
     Raises:
         RequestError: the request contradicts itself.
     """
-    _, allowed = _units(request)
     ledger = memory_ledger(request)
-    num_usable = request.topology.num_devices if allowed is None else int(allowed.any(axis=0).sum())
-    offered = num_usable * ledger.shard_capacity_bytes
+    offered = Packing(request).num_usable_devices * ledger.shard_capacity_bytes
     if may_be_on_host(request):
         offered += request.topology.num_nodes * ledger.host_capacity_bytes
     return ledger.shard_capacity_bytes <= 0 or int(ledger.least_bytes.sum()) <= offered
-
-
-def _units(request: PlanRequest) -> tuple[tuple[Unit, ...], BoolArray | None]:
-    """Return the units of a request as they may be placed, and where each may be."""
-    units = resolve_units(request)
-    allowed = allowed_devices(request, units)
-    return placed_units(units, allowed, request.topology.num_devices), allowed
 
 
 def infeasible(
@@ -104,7 +94,7 @@ def _fewer_variants(request: PlanRequest) -> str:
 def _packs(request: PlanRequest) -> bool:
     """Return whether a packing by columns is found quickly."""
     try:
-        packing = Packing(request, *_units(request))
+        packing = Packing(request)
     except RequestError:
         return False
     return packing.capacity_bytes > 0 and packing.pack(packing.capacity_bytes, max_nodes=QUICK_NODES) is not None

@@ -12,7 +12,7 @@ from neuroshard_api.documents.tables import DIM_MULTIPLE
 from neuroshard_costs.shards import IndexArray
 
 from neuroshard_planner.problem.counted_memory import memory_ledger
-from neuroshard_planner.problem.units import BoolArray, Unit, even_widths
+from neuroshard_planner.problem.units import allowed_devices, even_widths, placed_units, resolve_units
 
 MAX_NODES = 5_000  # of the integer program; random tight cases of 8 tables on 4 devices take up to 400
 
@@ -27,12 +27,17 @@ class Piece:
 
 
 class Packing:
-    """The memory side of a problem: bytes of a shard are affine in its columns."""
+    """The memory side of a request: bytes of a shard are affine in its columns.
 
-    def __init__(self, request: PlanRequest, units: Sequence[Unit], allowed: BoolArray | None) -> None:
-        ledger = memory_ledger(request)
-        self.units = units
+    Raises:
+        RequestError: the request contradicts itself.
+    """
+
+    def __init__(self, request: PlanRequest) -> None:
+        ledger, units = memory_ledger(request), resolve_units(request)
+        allowed = allowed_devices(request, units)
         self.num_devices = request.topology.num_devices
+        self.units = placed_units(units, allowed, self.num_devices)
         self.capacity_bytes = ledger.shard_capacity_bytes
         self._allowed = np.ones((len(units), self.num_devices), dtype=np.bool_) if allowed is None else allowed
         index, rows, columns = ledger.whole

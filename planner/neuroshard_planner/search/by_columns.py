@@ -209,7 +209,7 @@ class IteratedSearch:
 
 def _packed(problem: Problem) -> list[Placement]:
     """Return a placement found by memory alone; empty: there is none."""
-    packing = Packing(problem.request, problem.units, problem.allowed)
+    packing = Packing(problem.request)
     pieces = packing.pack(packing.capacity_bytes)
     if pieces is None:
         return []

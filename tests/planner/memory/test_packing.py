@@ -1,10 +1,9 @@
 """Packing by memory alone."""
 
 import pytest
-from neuroshard_api.documents.request import Constraints, MemorySettings, PlanRequest, TableConstraints
+from neuroshard_api.documents.request import Constraints, MemorySettings, TableConstraints
 from neuroshard_costs.memory_ledger import SORT_BYTES
 from neuroshard_planner.memory.packing import Packing, Piece
-from neuroshard_planner.problem.units import allowed_devices, resolve_units
 from support.builders import GIB, request, table, topology
 
 
@@ -17,7 +16,7 @@ def packing_of(
         table(f"t{index}", num_embeddings=int(size * GIB / row_bytes), embedding_dim=embedding_dim)
         for index, size in enumerate(sizes_gib)
     ]
-    return packing_for(
+    return Packing(
         request(
             *members,
             topology=topology(num_devices),
@@ -26,12 +25,6 @@ def packing_of(
             constraints=constraints or Constraints(),
         )
     )
-
-
-def packing_for(asked: PlanRequest) -> Packing:
-    """Return the memory side of a request."""
-    units = resolve_units(asked)
-    return Packing(asked, units, allowed_devices(asked, units))
 
 
 def assert_packed(packing: Packing, pieces: list[Piece] | None, capacity_bytes: int) -> None:
