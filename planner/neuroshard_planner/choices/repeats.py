@@ -17,6 +17,7 @@ from neuroshard_costs.deduplication import members_of, product_saved_ms, repeati
 from neuroshard_costs.moved_bytes import priced_ms
 
 from neuroshard_planner.choices.trials import Choice, cheaper_ms
+from neuroshard_planner.plans.same_placement import cost_under
 
 
 class RepeatsChoice(Choice):
@@ -64,7 +65,7 @@ class RepeatsChoice(Choice):
             )
             for each in repeating_groups(plan.request)
         )
-        all_lists = self._trials.cost(_without(plan.request, ()), plan, self._all_lists)
+        all_lists = cost_under(_without(plan.request, ()), plan, self._all_lists, costs=self._trials.costs)
         all_lists_ms = math.inf if all_lists is None else all_lists.total_ms
         return plan.model_copy(update={"deduplication": groups, "all_lists_ms": all_lists_ms})
 
@@ -150,7 +151,7 @@ class RepeatsChoice(Choice):
         return {name: self._saved_ms(plan, tuple(each for each in names if each != name)) for name in names}
 
     def _saved_ms(self, plan: Plan, kept: tuple[str, ...]) -> float:
-        cost = self._trials.cost(_without(plan.request, kept), plan)
+        cost = cost_under(_without(plan.request, kept), plan, costs=self._trials.costs)
         assert cost is not None, "a batch without repeats fits"
         return cost.total_ms - plan.predicted.total_ms
 

@@ -25,6 +25,7 @@ from neuroshard_costs.shards import BYTES_PER_ELEMENT, weights_bytes
 from neuroshard_planner.choices.trials import Choice, Trials, cheaper_ms, least_gain
 from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.plans.migration import Incumbent
+from neuroshard_planner.plans.same_placement import cost_under
 from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.cost_model import CostModel
 from neuroshard_planner.problem.plan_cost import device_traffic
@@ -215,7 +216,7 @@ class StoredTypeChoice(Choice):
         """Return the cost of the tables' own types in the form that the plan has otherwise."""
         if self._own_plan is None or plan.replication is not None:
             return self._own_ms
-        cost = self._trials.cost(_with(plan.request, self._own), plan, self._own_plan)
+        cost = cost_under(_with(plan.request, self._own), plan, self._own_plan, costs=self._trials.costs)
         return self._own_ms if cost is None else cost.total_ms
 
 

@@ -7,7 +7,7 @@ room for the gain that is asked for, and promises one.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from neuroshard_api.documents.plan import Plan, PlanCost, TablePlacement
+from neuroshard_api.documents.plan import Plan, TablePlacement
 from neuroshard_api.documents.plan_choices import Alternative, ChoiceName, PlanChoice
 from neuroshard_api.documents.request import Algorithm, PlanRequest
 from neuroshard_api.documents.whole_step import WholeStep
@@ -15,12 +15,9 @@ from neuroshard_costs.moved_bytes import priced_ms
 from neuroshard_dense.whole_step import whole_step
 
 from neuroshard_planner.choices.ways_by_rows import bound_of_choices_ms
-from neuroshard_planner.errors import InfeasibleError, PlannerError, RequestError
+from neuroshard_planner.errors import InfeasibleError, PlannerError
 from neuroshard_planner.plans.same_placement import cheaper_placement
-from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.cost_model import CostModel
-from neuroshard_planner.problem.plan_cost import predicted_cost
-from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.searches import Search, remembered
 
 LEAST_SHARE = 0.02
@@ -142,20 +139,6 @@ class Trials:
         if alternatives:
             self.choices.append(PlanChoice(name=name, before_ms=before_ms, alternatives=alternatives))
         self._tried.clear()
-
-    def cost(self, request: PlanRequest, plan: Plan, *further: Plan) -> PlanCost | None:
-        """Return the cost of a plan's placement under a request, or of the cheapest of several that fit.
-
-        Plans of all devices say nothing of one with groups of them. None: the request excludes all placements.
-        """
-        try:
-            problem = Problem(request, self.costs)
-        except RequestError:
-            return None
-        placed = (plan,) if plan.replication is not None else (plan, *further)
-        fitting = filter(problem.fits, (placement_of(each.tables, problem) for each in placed))
-        costs = (predicted_cost(problem, each, plan.predicted.source) for each in fitting)
-        return min(costs, key=lambda cost: cost.total_ms, default=None)
 
 
 class Choice:

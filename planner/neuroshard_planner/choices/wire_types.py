@@ -24,7 +24,7 @@ from neuroshard_costs.step_cost import Collective, StepCost, sent_exchange
 
 from neuroshard_planner.choices.repeats import RepeatsChoice
 from neuroshard_planner.choices.trials import Choice, Trials, cheaper_ms, exchange_refusal, gain_text, least_gain
-from neuroshard_planner.plans.same_placement import cheaper_placement
+from neuroshard_planner.plans.same_placement import cheaper_placement, cost_under
 from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.plan_cost import device_traffic, predicted_cost
 from neuroshard_planner.problem.problem import Placement, Problem
@@ -132,7 +132,7 @@ class _PricedPairs:
 
     def _exact_costs(self, plan: Plan) -> dict[str, float]:
         """Return the cost of exact exchange in the form that the plan has otherwise."""
-        best = self._trials.cost(plan.request.model_copy(update={"wire": None}), plan, self._exact)
+        best = cost_under(plan.request.model_copy(update={"wire": None}), plan, self._exact, costs=self._costs)
         assert best is not None, "types on the wire need no memory"
         return {"exact_ms": best.total_ms + average_ms(plan), "exact_exchange_ms": exchange_ms(best)}
 

@@ -1,14 +1,32 @@
-"""A plan with another price: that of another plan's placement, where it is cheaper, and any other with its bound."""
+"""A placement under another request: its price there, and the plan that has it, with its bound."""
 
 from typing import Any
 
-from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.plan import Plan, PlanCost
+from neuroshard_api.documents.request import PlanRequest
 from neuroshard_costs.memory_ledger import tables_memory
 
+from neuroshard_planner.errors import RequestError
 from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.cost_model import CostModel
+from neuroshard_planner.problem.counted_memory import memory_ledger
 from neuroshard_planner.problem.plan_cost import predicted_cost
 from neuroshard_planner.problem.problem import Problem
+
+
+def cost_under(request: PlanRequest, plan: Plan, *further: Plan, costs: CostModel) -> PlanCost | None:
+    """Return the cost of a plan's placement under a request, or of the cheapest of several that fit.
+
+    Plans of all devices say nothing of one with groups of them. None: the request excludes all placements.
+    """
+    try:
+        problem = Problem(request, costs)
+    except RequestError:
+        return None
+    placed = (plan,) if plan.replication is not None else (plan, *further)
+    fitting = filter(problem.fits, (placement_of(each.tables, problem) for each in placed))
+    found = (predicted_cost(problem, each, plan.predicted.source) for each in fitting)
+    return min(found, key=lambda cost: cost.total_ms, default=None)
 
 
 def cheaper_placement(found: Plan, other: Plan, *, costs: CostModel) -> Plan:
@@ -21,17 +39,15 @@ def cheaper_placement(found: Plan, other: Plan, *, costs: CostModel) -> Plan:
     """
     if found.request.grouped != other.request.grouped:
         return found
-    problem = Problem(found.request, costs)
-    placement = placement_of(other.tables, problem)
-    cost = predicted_cost(problem, placement, found.predicted.source)
-    if cost.total_ms >= found.predicted.total_ms or not problem.fits(placement):
+    cost = cost_under(found.request, other, costs=costs)
+    if cost is None or cost.total_ms >= found.predicted.total_ms:
         return found
     return bounded(
         found,
         found.lower_bound_ms,
         predicted=cost,
         tables=other.tables,
-        memory=tables_memory(problem.memory, other.tables),
+        memory=tables_memory(memory_ledger(found.request), other.tables),
         incumbent=other.incumbent,
     )
 
