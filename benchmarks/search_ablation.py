@@ -37,7 +37,6 @@ from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.memory.packing import Packing
 from neuroshard_planner.planning import searched
 from neuroshard_planner.problem.tuning import SearchTuning
-from neuroshard_planner.problem.units import allowed_devices, resolve_units
 from neuroshard_planner.workload_store import read_workload, workload_names
 
 from benchmarks.results_file import write_result
@@ -158,8 +157,7 @@ def _tight(request: PlanRequest) -> PlanRequest:
     for room in TIGHT_ROOMS:
         limits = Constraints(max_memory_bytes_per_device=_limit(request, room=room))
         tight = request.model_copy(update={"constraints": limits})
-        units = resolve_units(tight)
-        packing = Packing(tight, units, allowed_devices(tight, units))
+        packing = Packing(tight)
         if packing.capacity_bytes > 0 and packing.pack(packing.capacity_bytes) is not None:
             return tight
     return request
