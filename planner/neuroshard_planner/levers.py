@@ -1,35 +1,36 @@
 """What would help: what a plan would gain by each permission or setting that its request lacks.
 
-Each lever is priced by one evaluation that takes a part of a search:
+Each lever is priced by one evaluation, of which a search is the longest:
 
 lever                                    promise
 types on the wire and of tables, batch   price of the plan's own placement: all tables change alike, and stay
-types of few tables, some on the host    a short search: with narrow types some tables return to the devices
-batch that saves, of few tables          the plan's own placement after a descent: long steps are cut otherwise; with a
-                                         wide gap a short search, if that finds a better one
-repeats, of few tables                   a short search in the form that even devices prefer
+types of few tables, some on the host    a search: with narrow types some tables return to the devices
+batch that saves, of few tables          the plan's own placement after a descent: long steps are cut otherwise
+repeats, of few tables                   a search in the form that even devices prefer
 types on the wire of few tables, some    the least of the first and of the plan's cost, times the lower bound with the
 by rows or copied                        types over that without
-groups, nodes, of few tables             a short search: there are other devices
+groups, nodes, of few tables             a search: there are other devices
 groups, nodes, repeats, of many tables   the plan's cost, times that of its cuts on even devices there over that here
 
-The first ones are costs of real placements, so that a search finds no worse. A short search promises what a whole one
-finds below it. The others promise what a search would find where the best plan is as far above its bound, or above even
-devices, as this plan is: cuts that cost and uneven devices are mostly due to the tables, and stay. A short search of
-many tables ends far above a whole one.
+The first ones are costs of real placements, so that a search finds no worse. The last ones promise what a search would
+find where the best plan is as far above its bound, or above even devices, as this plan is: cuts that cost and uneven
+devices are mostly due to the tables, and stay.
 
-A short search in the plan's sharding types takes a fifth of the time of one in all. It is in all where the gap is wide;
-there is none where the bound excludes it.
+Searches are short and by columns; what they end above whole ones is deducted. Where a plan on several nodes has a wide
+gap to its bound, other sharding types may be better with a lever, and are searched too. Where the gap is wider, or the
+plan has such types, short searches end anywhere, and the search is that of the plan with the lever. There is none where
+the bound excludes the lever.
 
 Other batch sizes and numbers of nodes are judged by the time per sample. Levers that do not save more than the cost
 models can distinguish, and than the promises are wrong by, are not named.
 """
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cached_property
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from neuroshard_api.documents.communication import WireType, WireTypes
@@ -47,7 +48,7 @@ from neuroshard_api.sharding.replication import ReplicationChoices
 from neuroshard_costs.averages import least_average_ms
 
 from neuroshard_planner.choices.device_groups import permitted_groupings
-from neuroshard_planner.choices.trials import cheaper_ms, exchange_refusal, host_problem, least_gain
+from neuroshard_planner.choices.trials import exchange_refusal, host_problem, least_gain
 from neuroshard_planner.choices.ways_by_rows import bound_of_choices_ms
 from neuroshard_planner.errors import PlannerError, RequestError
 from neuroshard_planner.memory.infeasible import has_room
@@ -62,21 +63,22 @@ from neuroshard_planner.search.estimator import promised_ms
 
 PROMISE_ERROR = 0.05
 """Of a step: below it a promise may have the wrong sign (`benchmarks/promises.py`)."""
-
 NARROW = (LeverName.WIRE_TYPES, LeverName.STORED_TYPES)
 """Levers that a plan takes only where the host does not need longer for them, as it does repeats."""
 OPPOSITE = (LeverName.BATCH_SIZE, LeverName.NODES)
 """Levers of more and of less. Less is priced where more saves nothing: hardly ever do both save."""
+SHORT = SearchTuning(num_best=2, num_candidates=5, most_rounds=1)
+"""Of a short search: fewer descents, for which less work is enough."""
 SHORT_SHARE = 0.3
-"""Of the work of a search, for a short one."""
-SHORT_ENDS_ABOVE = 0.02
+"""Of the work of a whole one."""
+SHORT_ENDS_ABOVE = 0.013
 """Share by which it ends above a whole one in the mean (`benchmarks/promises.py`)."""
 MOST_SEARCHED_UNITS = 64
-"""Of such a search; with more it ends up to a quarter above a whole one."""
-WIDE_GAP = 0.2
-"""Of a plan to its bound: above it, other sharding types may be better with a lever."""
-EVEN_ERROR = 0.03
-"""Of a step: what the grouped form of repeats gains by cuts of its own; even devices keep the plan's."""
+"""Of a search; with more a short one ends up to a quarter above a whole one."""
+WIDE_GAP = 0.13
+"""Of a plan on several nodes to its bound: above it, other sharding types may be better with a lever."""
+WIDER_GAP = 0.2
+"""Above it, short searches end up to a tenth above whole ones."""
 MOST_NAMED = 3
 """Groups of features."""
 
@@ -134,7 +136,7 @@ def questions(plan: Plan, *, costs: Bundle) -> Iterator[LeverRequest]:
 
 
 class Promises:
-    """What a plan would cost with levers, each priced by one evaluation that takes a part of a search."""
+    """What a plan would cost with levers, each priced by one evaluation, at most a search."""
 
     def __init__(self, plan: Plan, *, costs: Bundle) -> None:
         """``costs`` are those that the plan was made with."""
@@ -154,7 +156,7 @@ class Promises:
         if _has_few(request):
             found_ms = self._searched_ms(request, limit_ms=_least_named_ms(plan, lever))
         else:
-            found_ms = self._at_even_ms(_even_ms(plan, Problem(request, self._costs))) if has_room(request) else None
+            found_ms = self._at_even_ms(Problem(request, self._costs)) if has_room(request) else None
         return None if found_ms is None else found_ms + lever.added_ms
 
     def _here_ms(self, lever: LeverRequest) -> float | None:
@@ -169,65 +171,52 @@ class Promises:
         if lever.name is LeverName.BATCH_SIZE:
             if may_change and saved_share(plan, lever, found_ms[0]) > 0:
                 found_ms.append(refined_ms(problem, placement))
-                if self._is_wide and found_ms[-1] < _least_named_ms(plan, lever):
-                    found_ms.append(self._searched_ms(request) or found_ms[-1])
         elif lever.name is LeverName.STORED_TYPES:
             if _has_few(request) and problem.kinds.host_bytes[placement.kinds].any():  # narrow tables return from it
                 found_ms.append(self._searched_ms(request) or found_ms[0])
         elif lever.name is LeverName.REPEATS and may_change:
             found_ms.append(self._without_repeats_ms(problem))
-        elif lever.name is LeverName.REPEATS or not all(table.sharding_type.is_by_columns for table in plan.tables):
+        elif lever.name is LeverName.REPEATS or not self._is_by_columns:
             # Rows and copies may avoid the all-to-alls that narrow types shorten. Bounds of large sets take too long.
-            few = _has_few(request)
-            found_ms.append(self._by_bound_ms(problem) if few else self._at_even_ms(_even_ms(plan, problem)))
+            found_ms.append(self._by_bound_ms(problem) if _has_few(request) else self._at_even_ms(problem))
         return min(found_ms)
 
     def _without_repeats_ms(self, problem: Problem) -> float:
-        """Return the cost of a plan without repeats, in the form that costs less on even devices, or with them.
-
-        The grouped form is taken where both cost about as much. A form is left out that saves nothing on even devices,
-        or too little there and by the change of its bound.
-        """
-        plan, request, forms = self._plan, problem.request, [problem]
+        """Return the cost of a plan without repeats, in the form that costs less on even devices, or with them."""
+        total_ms, request, forms = self._plan.predicted.total_ms, problem.request, [problem]
         if problem.num_devices > 1:
             with suppress(RequestError):
                 forms.insert(0, Problem(request.model_copy(update={"grouped": request.deduplicate}), self._costs))
-        even_ms = [(each, _even_ms(plan, each)) for each in forms]
-        saving = [
-            (each, ms)
-            for each, ms in even_ms
-            if ms < self._even_here_ms
-            and not _host_refuses(plan, each.request, self._costs)
-            and (self._at_even_ms(ms) < cheaper_ms(plan) or self._by_bound_ms(each) < cheaper_ms(plan))
-        ]
-        if not saving:
-            return plan.predicted.total_ms
-        least_ms = min(ms for _, ms in saving)
-        chosen = next(each for each, ms in saving if ms <= (1 + EVEN_ERROR) * least_ms)
-        return self._searched_ms(chosen.request) or plan.predicted.total_ms
+        allowed = [each for each in forms if not _host_refuses(self._plan, each.request, self._costs)]
+        even_ms = [self._at_even_ms(each) for each in allowed]
+        least_ms = min(even_ms, default=total_ms)
+        found_ms = self._searched_ms(allowed[even_ms.index(least_ms)].request) if least_ms < total_ms else None
+        return found_ms or total_ms
 
     def _by_bound_ms(self, problem: Problem) -> float:
         """Return the plan's cost, changed as the lower bound changes."""
         bound_ms = bound_of_choices_ms(problem.request, self._costs, problem)
         return self._plan.predicted.total_ms * bound_ms / self._plan.lower_bound_ms
 
-    def _at_even_ms(self, there_ms: float) -> float:
+    def _at_even_ms(self, problem: Problem) -> float:
         """Return the plan's cost, changed as that of its cuts on even devices changes."""
-        return self._plan.predicted.total_ms * there_ms / self._even_here_ms
+        return self._plan.predicted.total_ms * _even_ms(self._plan, problem) / self._even_here_ms
 
     def _searched_ms(self, request: PlanRequest, *, limit_ms: float | None = None) -> float | None:
-        """Return the cost that a whole search should find, by a short one. None: nothing fits, or below the limit."""
-        short, named = int(SHORT_SHARE * SearchTuning().least_budget(request.topology.num_devices)), request.search
-        work = min(named.work_budget or short, short)
-        above = 1 + (0.0 if work == named.work_budget else SHORT_ENDS_ABOVE)
+        """Return the cost that a whole search should find. None: nothing fits, or below the limit."""
+        named, gap = request.search, self._plan.gap
+        work = int(SHORT_SHARE * SearchTuning().least_budget(request.topology.num_devices))
+        if gap > WIDER_GAP or not self._is_by_columns or (named.work_budget or math.inf) <= work:
+            return searched_ms(request, self._costs, limit_ms=limit_ms)
         request = request.model_copy(update={"search": named.model_copy(update={"work_budget": work})})
-        request = request if self._is_wide else _in_types_of(self._plan, request)
-        found_ms = searched_ms(request, self._costs, limit_ms=limit_ms and limit_ms * above)
+        has_all = gap > WIDE_GAP and self._plan.request.topology.num_nodes > 1
+        request, above = request if has_all else _by_columns(request), 1 + SHORT_ENDS_ABOVE
+        found_ms = searched_ms(request, self._costs, limit_ms=limit_ms and limit_ms * above, tuning=SHORT)
         return found_ms and found_ms / above
 
-    @property
-    def _is_wide(self) -> bool:
-        return self._plan.gap > WIDE_GAP
+    @cached_property
+    def _is_by_columns(self) -> bool:
+        return all(table.sharding_type.is_by_columns for table in self._plan.tables)
 
     @cached_property
     def _even_here_ms(self) -> float:
@@ -236,10 +225,8 @@ class Promises:
 
 def _host_refuses(plan: Plan, request: PlanRequest, costs: Bundle) -> bool:
     """Return whether the host needs longer for a form of the plan than its step takes."""
-    before = plan.step
-    if before is None:
-        return False
-    return host_problem(before, request, plan.tables, plan.predicted.total_ms, costs=costs) is not None
+    before, total_ms = plan.step, plan.predicted.total_ms
+    return before is not None and host_problem(before, request, plan.tables, total_ms, costs=costs) is not None
 
 
 def _even_ms(plan: Plan, problem: Problem) -> float:
@@ -257,20 +244,13 @@ def saved_share(plan: Plan, lever: LeverRequest, found_ms: float) -> float:
     return 1 - found_ms / plan.predicted.total_ms * num_samples / (lever.num_samples or num_samples)
 
 
-def _least_named(plan: Plan) -> float:
-    """Return the share that a lever saves at least where it is named."""
-    return max(least_gain(plan), PROMISE_ERROR)
-
-
 def _least_named_ms(plan: Plan, lever: LeverRequest) -> float:
-    """Return the cost of the lever's request at which it saves that share."""
-    num_samples = plan.request.global_batch_size
-    share = (1 - _least_named(plan)) * (lever.num_samples or num_samples) / num_samples
-    return share * plan.predicted.total_ms - lever.added_ms
+    """Return the cost of the lever's request at which it saves so much that it is named."""
+    num_samples, least = plan.request.global_batch_size, max(least_gain(plan), PROMISE_ERROR)
+    return (1 - least) * plan.predicted.total_ms * (lever.num_samples or num_samples) / num_samples - lever.added_ms
 
 
 def _worthwhile(plan: Plan, costs: Bundle) -> Iterator[Lever]:
-    least, num_samples = _least_named(plan), plan.request.global_batch_size
     saving, promises = set[LeverName](), Promises(plan, costs=costs)
     for each in questions(plan, costs=costs):
         if each.name in OPPOSITE and each.name in saving:
@@ -284,12 +264,12 @@ def _worthwhile(plan: Plan, costs: Bundle) -> Iterator[Lever]:
         saved = saved_share(plan, each, found_ms)
         if saved > 0:
             saving.add(each.name)
-        if saved > least:
+        if found_ms - each.added_ms < _least_named_ms(plan, each):
             yield Lever(
                 name=each.name,
                 text=each.text,
                 total_ms=found_ms,
-                num_samples=None if each.num_samples == num_samples else each.num_samples,
+                num_samples=None if each.num_samples == plan.request.global_batch_size else each.num_samples,
                 saved_share=saved,
                 option=each.option,
                 field=each.field,
@@ -313,7 +293,7 @@ def _wire_types(plan: Plan) -> Iterator[LeverRequest]:
             yield LeverRequest(
                 LeverName.WIRE_TYPES,
                 f"pooled embeddings and their gradients travel in {kind}",
-                _with(plan, wire=types),
+                plan.resolved.model_copy(update={"wire": types}),
                 *_settings(
                     ("spec.training.communication.policy", "Auto"),
                     ("spec.experimental.communication.embeddings", f"{{forward: [{kind}], backward: [{kind}]}}"),
@@ -335,7 +315,7 @@ def _stored_types(plan: Plan) -> Iterator[LeverRequest]:
         yield LeverRequest(
             LeverName.STORED_TYPES,
             f"{len(narrow)} tables are stored in FP16, which changes results",
-            _with(plan, tables=with_types(plan.request.tables, narrow)),
+            plan.resolved.model_copy(update={"tables": with_types(plan.request.tables, narrow)}),
             *_settings(("spec.planner.dataTypes", "[FP32, FP16]")),
         )
 
@@ -343,10 +323,11 @@ def _stored_types(plan: Plan) -> Iterator[LeverRequest]:
 def _repeats(plan: Plan) -> Iterator[LeverRequest]:
     groups = plan.request.tables.duplication_groups
     if groups and plan.request.deduplicate is None:
+        named = ", ".join(groups) if len(groups) <= MOST_NAMED else f"{len(groups)} groups"
         yield LeverRequest(
             LeverName.REPEATS,
-            f"repeated lists of {_named(groups)} are left out",
-            _with(plan, deduplicate=groups),
+            f"repeated lists of {named} are left out",
+            plan.resolved.model_copy(update={"deduplicate": groups}),
             *_settings(("spec.data.deduplication", "Auto")),
         )
 
@@ -386,7 +367,7 @@ def _batch_sizes(plan: Plan) -> Iterator[LeverRequest]:
             yield LeverRequest(
                 LeverName.BATCH_SIZE,
                 f"{size:,} samples per device",
-                _with(plan, batch_size_per_device=size),
+                plan.resolved.model_copy(update={"batch_size_per_device": size}),
                 f"--batch-size {size}",
                 f"spec.model.batchSizePerDevice: {size}",
                 num_samples=size * asked.topology.num_devices,
@@ -395,8 +376,7 @@ def _batch_sizes(plan: Plan) -> Iterator[LeverRequest]:
 
 def _nodes(plan: Plan) -> Iterator[LeverRequest]:
     """Yield one node more and one less, with as many samples on each device."""
-    asked, topology = plan.request, plan.request.topology
-    limits = asked.constraints
+    asked, topology, limits = plan.request, plan.request.topology, plan.request.constraints
     names_devices = limits.forbidden_devices or any(own.devices is not None for own in limits.tables.values())
     if plan.dense is not None or names_devices:
         return
@@ -408,7 +388,7 @@ def _nodes(plan: Plan) -> Iterator[LeverRequest]:
             yield LeverRequest(
                 LeverName.NODES,
                 f"{count} {'node' if count == 1 else 'nodes'} of {per_node} {'device' if per_node == 1 else 'devices'}",
-                _with(plan, topology=devices),
+                plan.resolved.model_copy(update={"topology": devices}),
                 f"--devices {count}x{per_node} {same_batch}"
                 if is_usual
                 else f"num_nodes: {count} in the file of --devices, with {same_batch}",
@@ -431,20 +411,10 @@ def _has_few(request: PlanRequest) -> bool:
     return len(resolve_units(request)) <= MOST_SEARCHED_UNITS
 
 
-def _in_types_of(plan: Plan, request: PlanRequest) -> PlanRequest:
-    """Return the request in the sharding types of a plan and those by columns, if it names none."""
+def _by_columns(request: PlanRequest) -> PlanRequest:
+    """Return the request in the sharding types by columns, if it names none."""
     limits = request.constraints
-    if limits.sharding_types is not None:
+    types = tuple(kind for kind in BY_COLUMNS if kind not in (limits.excluded_sharding_types or ()))
+    if limits.sharding_types is not None or not types:
         return request
-    used = dict.fromkeys((*BY_COLUMNS, *(table.sharding_type for table in plan.tables)))
-    types = tuple(kind for kind in used if kind not in (limits.excluded_sharding_types or ()))
-    return request.model_copy(update={"constraints": limits.model_copy(update={"sharding_types": types or None})})
-
-
-def _named(groups: Sequence[str]) -> str:
-    return ", ".join(groups) if len(groups) <= MOST_NAMED else f"{len(groups)} groups"
-
-
-def _with(plan: Plan, **changes: Any) -> PlanRequest:  # noqa: ANN401 - of any field
-    """Return the resolved request of a plan with other fields."""
-    return plan.resolved.model_copy(update=changes)
+    return request.model_copy(update={"constraints": limits.model_copy(update={"sharding_types": types})})

@@ -96,12 +96,18 @@ def searched(
     return found if migration is None else found.model_copy(update={"incumbent": migration.written_down(tables)})
 
 
-def searched_ms(request: PlanRequest, costs: Bundle, *, limit_ms: float | None = None) -> float | None:
+def searched_ms(
+    request: PlanRequest, costs: Bundle, *, limit_ms: float | None = None, tuning: SearchTuning | None = None
+) -> float | None:
     """Return the predicted cost of a plan of the request, of a search with loose bounds. None: none fits.
 
     Loose bounds exclude less than those of `searched`, and take a tenth of their time: a short search is twice as fast.
 
-    None without a search where a limit is given, and the bound says that no plan costs less.
+    Args:
+        request: as for `searched`.
+        costs: price placements.
+        limit_ms: where the bound says that no plan costs less, the result is None without a search.
+        tuning: of the search. None: the default.
 
     Raises:
         RequestError: as `searched`.
@@ -110,10 +116,10 @@ def searched_ms(request: PlanRequest, costs: Bundle, *, limit_ms: float | None =
         return None
     if column_blocks(request) is not None:
         try:
-            return searched(request, costs, None).predicted.total_ms
+            return searched(request, costs, None, tuning=tuning).predicted.total_ms
         except InfeasibleError:
             return None
-    problem = Problem(request, costs)
+    problem = Problem(request, costs, tuning=tuning)
     if problem.memory.shard_capacity_bytes <= 0:
         return None
     bounds = FamilyBounds(problem, is_loose=True)
