@@ -63,7 +63,7 @@ def torchrec_placement(problem: Problem) -> Placement:
         )
     if not found:
         raise next(result for result in tried.values() if isinstance(result, InfeasibleError))
-    return found[int(problem.total_ms(found).argmin())]
+    return problem.cheapest(found)
 
 
 Types = tuple[ShardingType, ...]

@@ -312,6 +312,10 @@ class Problem:
             self.watched(self, placements, totals_ms)
         return totals_ms
 
+    def cheapest(self, placements: Sequence[Placement]) -> Placement:
+        """Return the placement that costs least, of one at least; the first of equals."""
+        return placements[int(self.total_ms(placements).argmin())]
+
     def device_levels(self, placements: Sequence[Placement]) -> FloatArray:
         """Return [p, devices, levels] of the devices of each placement."""
         shape = (len(placements), self.num_devices)

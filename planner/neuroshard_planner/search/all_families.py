@@ -17,12 +17,7 @@ from neuroshard_costs.step_cost import TIMES
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.search.assignments import Assignment, Assignments, bound_to_convert, fills
 from neuroshard_planner.search.bounds import Families, FamilyBounds
-from neuroshard_planner.search.by_columns import (
-    Found,
-    IteratedSearch,
-    consolidated,
-    fewest_shards,
-)
+from neuroshard_planner.search.by_columns import Found, IteratedSearch, consolidated, fewest_shards
 from neuroshard_planner.search.conversions import Conversions
 from neuroshard_planner.search.dealing import Dealing, packed_proposal, packings, proposed
 from neuroshard_planner.search.estimator import Traits, reference_prices, tangent
@@ -149,15 +144,14 @@ class MixedSearch:
                 dealt.update(map(id, starts))
                 dealt_out = list(self._dealt_out(starts, work, refines=True))
                 made += self._descended(dealt_out, problem.work + work)
-            best = self._cheapest([*found, *made])
-            made.append(self._perturbed(best, problem.work + work // 2))
+            made.append(self._perturbed(problem.cheapest([*found, *made]), problem.work + work // 2))
             if float(problem.total_ms(made).min()) > before_ms * (1 - problem.tuning.least_round_gain):
                 break
         return made
 
     def filled(self, found: Sequence[Placement]) -> list[Placement]:
         """Return placements with equal columns on all devices, made of the best of these where they may cost less."""
-        problem, best = self._problem, self._cheapest(found)
+        problem, best = self._problem, self._problem.cheapest(found)
         if self._is_large:
             return []
         chosen = fills(problem, self._forms, self._options, self._traits(), best)[: problem.tuning.num_best]
@@ -172,9 +166,6 @@ class MixedSearch:
         """Return a placement that costs at most as much, after steps and conversions."""
         until = self._problem.work + int(self._problem.tuning.short_share * self._work / 2)
         return self._descended([placement], until)[0]
-
-    def _cheapest(self, found: Sequence[Placement]) -> Placement:
-        return found[int(self._problem.total_ms(found).argmin())]
 
     def _starts(self, found: Sequence[Placement], count: int) -> list[Placement]:
         """Return placements of all sets of families in turn, the cheapest of each first.

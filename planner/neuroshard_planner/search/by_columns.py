@@ -21,7 +21,7 @@ from neuroshard_planner.search.assignments import Assignments
 from neuroshard_planner.search.estimator import Traits, most_promising, reference_prices, tangent
 from neuroshard_planner.search.local_search import LocalSearch, merged
 from neuroshard_planner.search.options import OptionTable
-from neuroshard_planner.search.proposers import Perturbation, SplitSearch, opened
+from neuroshard_planner.search.proposers import Perturbation, SplitSearch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,7 +74,7 @@ class IteratedSearch:
     def opening(self) -> Placement | None:
         """Return the cheapest placement after the first descents. None: they found none, or are left out."""
         self._open()
-        return self.found[int(self._problem.total_ms(self.found).argmin())] if self.found else None
+        return self._problem.cheapest(self.found) if self.found else None
 
     def _open(self) -> None:
         """Descend from the most promising proposals, once."""
@@ -129,30 +129,37 @@ class IteratedSearch:
         return float(self._problem.total_ms(self.found).min())
 
     def open(self, *, until: int, whole_until: int) -> None:
-        """Descend from the most promising proposals and assignments, from the first of a large set in more work."""
+        """Descend from the most promising proposals and assignments; the first of a large set has more work.
+
+        The cheapest of the starts counts as found too. Nothing is found where nothing fits.
+        """
+        problem, tuning = self._problem, self._problem.tuning
         splits, local, whole = self._splits(until), self._local(until), self._local(whole_until)
-        self.found += opened(
-            self._problem,
-            splits,
-            local,
-            whole,
-            starts=self._starts,
-            assigned=self._assigned(),
-            work_budget=until,
-        )
-        self._count(splits, local)
-        self._count(None, whole)
+        starts = [candidate.placement for candidate in splits.proposed(tuning.opening_grid, tuning.num_best)]
+        starts += [*splits.placed(self._assigned()), *self._known()]
+        self._count(splits)
+        if not starts:
+            return
+        ranked = [starts[position] for position in most_promising(problem, starts)]
+        count = 1 if problem.is_large else len(ranked)
+        self.found += whole.improve_all(ranked[:count])
+        if problem.work < until:
+            self.found += local.improve_all(ranked[count:])
+        self.found.append(problem.cheapest(starts))
+        self.improvements += local.improvements + whole.improvements
 
     def follow(self) -> None:
         """Split, place, and descend from the best."""
         problem, local = self._problem, self._local(self.end)
         splits = self._splits(problem.work + int(problem.tuning.split_share * (self.end - problem.work)))
-        chosen = [candidate.placement for candidate in splits.run()]
-        if self._starts:
-            chosen.append(self._starts[int(problem.total_ms(self._starts).argmin())])
-        chosen = chosen or _packed(problem)
+        chosen = [*(candidate.placement for candidate in splits.run()), *self._known()] or _packed(problem)
         self.found += local.improve_all([chosen[position] for position in most_promising(problem, chosen)])
-        self._count(splits, local)
+        self._count(splits)
+        self.improvements += local.improvements
+
+    def _known(self) -> list[Placement]:
+        """Return the cheapest placement that was known before the search, if any was."""
+        return [self._problem.cheapest(self._starts)] if self._starts else []
 
     def _assigned(self) -> list[IndexArray]:
         """Return the states that promise most as a whole; none of a large set."""
@@ -169,7 +176,7 @@ class IteratedSearch:
         A second call goes on where the first ended.
         """
         problem, local = self._problem, self._local(self.end)
-        best, best_ms = self.found[int(problem.total_ms(self.found).argmin())], self.least_ms()
+        best, best_ms = problem.cheapest(self.found), self.least_ms()
         perturbation = Perturbation(problem, self.options, slopes=self._slopes, generator=self._generator)
 
         def starts() -> Iterator[Placement]:
@@ -186,7 +193,7 @@ class IteratedSearch:
             if perturbed_ms < best_ms:
                 best, best_ms, self._stalled = perturbed, perturbed_ms, 0
                 self.found.append(perturbed)
-        self._count(None, local)
+        self.improvements += local.improvements
 
     def settled(self, work_budget: int) -> Placement:
         """Return the placement with the fewest shards within the request's tolerance, its shards merged."""
@@ -201,10 +208,8 @@ class IteratedSearch:
     def _local(self, until: int) -> LocalSearch:
         return LocalSearch(self._problem, traits=self._traits, work_budget=until)
 
-    def _count(self, splits: SplitSearch | None, local: LocalSearch) -> None:
-        self.improvements += local.improvements
-        if splits is not None:
-            self.placements, self.levels = self.placements + splits.placements, self.levels + splits.levels
+    def _count(self, splits: SplitSearch) -> None:
+        self.placements, self.levels = self.placements + splits.placements, self.levels + splits.levels
 
 
 def _packed(problem: Problem) -> list[Placement]:

@@ -145,7 +145,7 @@ class Dealing:
         candidates = splits.run() if refines else splits.proposed(problem.tuning.opening_grid, problem.tuning.num_best)
         found = local.improve_all([candidate.placement for candidate in candidates])
         found = [each for each in found if problem.fits(each)]
-        return found[int(problem.total_ms(found).argmin())] if found else None
+        return problem.cheapest(found) if found else None
 
     def _known(self, options: OptionTable, units: IndexArray, placement: Placement, cuts: IndexArray) -> IndexArray:
         """Return the state of these units that has the cuts.

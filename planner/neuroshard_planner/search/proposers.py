@@ -5,7 +5,7 @@ NeuroShard (MLSys 2023), section 3.3. The beam goes by a smooth cost: where seve
 more lowers the cost of none but brings the plan nearer to a lower one. The best states are then placed once more, by
 the networks themselves, as NeuroShard places: the tangent is far off for few large shards.
 
-The opening descends from the most promising proposals. A perturbation (iterated local search) moves a few shards or
+A perturbation (iterated local search) moves a few shards or
 cuts one unit another way and places its shards again: the first leads to local optima nearby, the second to splits that
 no single move reaches. It fits, and its cost is not judged.
 """
@@ -20,8 +20,8 @@ from neuroshard_costs.shards import FloatArray, IndexArray
 from neuroshard_costs.step_cost import Collective
 
 from neuroshard_planner.problem.problem import BULK_PER_EVALUATION, PROBES_PER_EVALUATION, Placement, Problem
-from neuroshard_planner.search.estimator import mean_sums, most_promising
-from neuroshard_planner.search.local_search import LocalSearch, State, bounding_devices
+from neuroshard_planner.search.estimator import mean_sums
+from neuroshard_planner.search.local_search import State, bounding_devices
 from neuroshard_planner.search.options import OptionTable
 from neuroshard_planner.search.partitioner import GreedyPass, place, place_by_networks
 
@@ -289,42 +289,6 @@ def _distinct(candidates: Sequence[BeamState]) -> list[BeamState]:
     for candidate in candidates:
         first.setdefault(candidate.state.tobytes(), candidate)
     return list(first.values())
-
-
-def opened(
-    problem: Problem,
-    splits: SplitSearch,
-    local: LocalSearch,
-    whole: LocalSearch,
-    *,
-    starts: Sequence[Placement],
-    assigned: Sequence[IndexArray] = (),
-    work_budget: int,
-) -> list[Placement]:
-    """Return the results of local search from the most promising starts, best start first, and the cheapest start.
-
-    Empty: none fits.
-
-    Args:
-        problem: what is placed.
-        splits: proposes lists of shards.
-        local: improves placements within the same work.
-        whole: improves the most promising one, in more work.
-        starts: placements known already; the cheapest is one start.
-        assigned: states that are starts too.
-        work_budget: ``problem.work`` at which the opening ends.
-    """
-    found = [candidate.placement for candidate in splits.proposed(problem.tuning.opening_grid, problem.tuning.num_best)]
-    found += splits.placed(assigned)
-    if starts:
-        found.append(starts[int(problem.total_ms(starts).argmin())])
-    ranked = [found[position] for position in most_promising(problem, found)]
-    count = 1 if problem.is_large else len(ranked)
-    improved = whole.improve_all(ranked[:count])
-    if problem.work < work_budget:
-        improved += local.improve_all(ranked[count:])
-    cheapest = found[int(problem.total_ms(found).argmin())] if found else None
-    return improved if cheapest is None else [*improved, cheapest]
 
 
 class Perturbation:
