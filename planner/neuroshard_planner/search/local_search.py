@@ -149,16 +149,23 @@ class Loads:
         self._rows = state.rows
         self.prices = peak_prices(problem, state.peaks)
         """[p, levels + 1]"""
-        of_slots = self.prices.repeat(problem.num_devices, axis=0)
-        self.of_shards: FloatArray = weighted_sum(traits.take(state.kinds, axis=0), of_slots.take(state.slots, axis=0))
-        """[n] what each placed shard adds."""
-        self.of_slots_ms: FloatArray = weighted_sum(state.levels, of_slots)
+        self._traits = traits
+        self.of_slots_ms: FloatArray = weighted_sum(state.levels, self.prices.repeat(problem.num_devices, axis=0))
         """[slots] what the levels of each device cost."""
         costs = self.prices * state.peaks
         self._scale: FloatArray = np.divide(1.0, state.peaks, out=np.zeros_like(costs), where=costs > 0)
         self._weights: FloatArray = costs / state.total_ms[:, None]
         self.unevenness: FloatArray = self.unevenness_of(state.levels, np.arange(state.num_slots))
         """[slots] before any move."""
+
+    def of_shards(self, state: State, slots: IndexArray) -> FloatArray:
+        """Return [n] what each placed shard adds; 0 of shards that are on none of these slots."""
+        load, is_near = np.zeros(len(state.kinds)), np.zeros(state.num_slots, dtype=np.bool_)
+        is_near[slots] = True
+        (near,) = is_near.take(state.slots).nonzero()  # a few devices of a large set
+        prices = self.prices.take(self._rows(state.slots.take(near)), axis=0)
+        load[near] = weighted_sum(self._traits.take(state.kinds.take(near), axis=0), prices)
+        return load
 
     def unevenness_of(self, levels: FloatArray, slots: IndexArray) -> FloatArray:
         """Return [..., c] of slots [c] with these [..., c, levels + 1].
@@ -192,12 +199,12 @@ class View:
         """Return [c] the position of the placement of each slot; slots of other placements have NONE."""
         return self._place.take(slots // self._num_devices)
 
-    def held(self, state: State) -> IndexArray:
+    def held(self, state: State, load: FloatArray) -> IndexArray:
         """Return the shards of the sources, source by source, those with least load first."""
         is_source = np.zeros(state.num_slots, dtype=np.bool_)
         is_source[self.sources] = True
         (shards,) = is_source.take(state.slots).nonzero()
-        return shards[np.lexsort((self.loads.of_shards.take(shards), state.slots.take(shards)))]
+        return shards[np.lexsort((load.take(shards), state.slots.take(shards)))]
 
     def least(self, values: FloatArray, count: int) -> IndexArray:
         """Return [m, t] up to ``count`` slots of each placement but its source, the least of values [m, devices]."""
@@ -314,9 +321,10 @@ class LocalSearch:
 
     def _moved(self, state: State, view: View) -> list[int]:
         """Take the best move away from each device of a view; return the placements in which there was one."""
-        problem, tuning, load = self._problem, self._problem.tuning, view.loads.of_shards
-        shards, loaded = view.held(state), view.loads.of_slots_ms
+        problem, tuning, loaded = self._problem, self._problem.tuning, view.loads.of_slots_ms
         targets = view.least(view.devices_of(loaded), tuning.num_targets)
+        load = view.loads.of_shards(state, np.concatenate((view.sources, targets.ravel())))
+        shards = view.held(state, load)
         wanted = (loaded[view.sources][:, None] - loaded[targets]) / 2
         counts = np.bincount(view.place_of(state.slots[shards]), minlength=len(view.sources))
         some = _spread(shards, counts, tuning.num_judged)

@@ -189,10 +189,16 @@ def splits(
 
 def shard_on(problem: Problem, state: PlacedShards, unit: IndexArray, slot: IndexArray) -> IndexArray:
     """Return [c] the placed shard of each unit on each slot, or NONE."""
-    keys = problem.kinds.unit.take(state.kinds) * state.num_slots + state.slots
-    order, wanted = keys.argsort(kind="stable"), unit * state.num_slots + slot
-    found = order.take(np.minimum(keys.searchsorted(wanted, sorter=order), len(keys) - 1))
-    return np.where(keys.take(found) == wanted, found, NONE)
+    found = np.full(len(unit), NONE)
+    wanted = unit * state.num_slots + slot
+    (met,) = state.holds.take(wanted).nonzero()
+    is_near = np.zeros(state.num_slots, dtype=np.bool_)
+    is_near[slot[met]] = True
+    (near,) = is_near.take(state.slots).nonzero()
+    keys = problem.kinds.unit.take(state.kinds.take(near)) * state.num_slots + state.slots.take(near)
+    order = keys.argsort(kind="stable")
+    found[met] = near.take(order.take(keys.searchsorted(wanted[met], sorter=order)))
+    return found
 
 
 def _column_kinds(problem: Problem, unit: IndexArray, num_columns: IndexArray) -> IndexArray:
