@@ -35,7 +35,7 @@ from neuroshard_planner.search.by_columns import Found, IteratedSearch
 from neuroshard_planner.search.host_memory import hosted
 from neuroshard_planner.search.local_search import merged
 from neuroshard_planner.search.options import OptionTable
-from neuroshard_planner.search.wraps import wrapped
+from neuroshard_planner.search.partitioner import wrapped
 from neuroshard_planner.search_state import Watch, Watched
 from neuroshard_planner.wide_tables import column_blocks
 

@@ -3,6 +3,10 @@
 Loads are additive here (see estimator). The networks themselves judge the result, and local search fixes what the
 tangent got wrong. A few lists are placed by the networks in place of loads, as NeuroShard (MLSys 2023) does, section
 3.4: far fewer in the same time, but even where the tangent is far off.
+
+Where cuts may be anywhere, columns lie end to end over the devices, as many on each (McNaughton's rule of wrapping
+around). That is the least peak of columns that there is, with the fewest cuts: one less than there are devices. Even
+cuts of equal tables do not come to such a peak: 26 tables of 128 columns on 64 devices have 64 in halves, and 52 so.
 """
 
 from collections.abc import Sequence
@@ -14,6 +18,7 @@ from neuroshard_costs.step_cost import Collective
 from numpy.typing import NDArray
 
 from neuroshard_planner.problem.problem import BULK_PER_EVALUATION, Placement, Problem
+from neuroshard_planner.problem.shard_kinds import ShardSize
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,6 +112,35 @@ def place_by_networks(
         Placement(kinds=every[row[: len(kinds)]], devices=devices[: len(kinds)]) if has_room else None
         for kinds, row, devices, has_room in zip(lists, shards, chosen, fits.tolist(), strict=True)
     ]
+
+
+def wrapped(problem: Problem, best: Placement) -> Placement | None:
+    """Return a placement with its shards by columns end to end, all others as they are. None: constraints forbid it.
+
+    Tables of much and of little time take turns.
+    """
+    is_laid = problem.is_cut_by_columns(best)
+    units = np.array(sorted(set(problem.kinds.unit[best.kinds[is_laid]].tolist())), dtype=np.int64)
+    if not len(units) or problem.allowed is not None:
+        return None
+    least = problem.min_shard_width[units]
+    step = int(np.gcd.reduce(least))
+    num_columns = np.array([problem.units[unit].num_columns for unit in units.tolist()])
+    per_device = -(-int(num_columns.sum()) // (problem.num_devices * step)) * step
+    times = problem.pass_levels(problem.kinds.representation[problem.whole[units]]).sum(axis=1)
+    falling = np.argsort(-times, kind="stable")
+    order = np.stack((falling, falling[::-1]), axis=1).ravel()[: len(units)]
+    ends = np.cumsum(num_columns[order])
+    cuts = np.array(sorted({*ends.tolist(), *range(per_device, int(ends[-1]), per_device)}))
+    widths, row = np.diff(cuts, prepend=0), order[np.searchsorted(ends, cuts)]
+    most = np.array([problem.units[unit].max_shard_width for unit in units.tolist()])
+    most_shards = problem.max_shards[units]
+    is_wide = (widths > most[row]) & (most_shards[row] > 1)
+    if is_wide.any() or (widths < least[row]).any() or (np.bincount(row, minlength=len(units)) > most_shards).any():
+        return None
+    sizes = list(map(ShardSize, problem.num_rows[units[row]].tolist(), widths.tolist()))
+    laid = Placement(kinds=problem.kinds_of(units[row].tolist(), sizes), devices=(cuts - 1) // per_device)
+    return Placement.joined(best.at(~is_laid), laid)
 
 
 def _brought(problem: Problem, kinds: IndexArray) -> FloatArray:

@@ -8,7 +8,7 @@ from neuroshard_costs.step_cost import Collective
 from neuroshard_planner.pipeline import plan
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
-from neuroshard_planner.search.wraps import wrapped
+from neuroshard_planner.search.partitioner import wrapped
 from support.builders import request, table, tables, topology
 
 H100 = bundled_bundle("h100-80gb")
