@@ -3,8 +3,9 @@
 First a few greedy fills, which may cut a unit into uneven column shards; then an integer program.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 from neuroshard_api.documents.request import PlanRequest
@@ -78,14 +79,16 @@ class Packing:
         """
         if sum(self.whole_bytes) > capacity_bytes * self.num_usable_devices:
             return None  # a split never needs less
+        return next(self.fills(capacity_bytes), None) or self._pack_exactly(capacity_bytes, max_nodes)
+
+    def fills(self, capacity_bytes: int) -> Iterator[list[Piece]]:
+        """Yield pieces that cover every unit within the capacity, of each greedy fill that finds room."""
         by_size = sorted(range(len(self.units)), key=lambda unit: -self.whole_bytes[unit])
         by_freedom = sorted(by_size, key=lambda unit: int(self._allowed[unit].sum()))
-        for order in (by_freedom, by_size):
-            for whole_first in (True, False):
-                pieces = self._fill(order, capacity_bytes, whole_first=whole_first)
-                if pieces is not None:
-                    return pieces
-        return self._pack_exactly(capacity_bytes, max_nodes)
+        for order, whole_first in product(dict.fromkeys(map(tuple, (by_freedom, by_size))), (True, False)):
+            pieces = self._fill(order, capacity_bytes, whole_first=whole_first)
+            if pieces is not None:
+                yield pieces
 
     def _pack_exactly(self, capacity_bytes: int, max_nodes: int) -> list[Piece] | None:
         # Where greedy filling does, nobody waits for scipy.

@@ -14,7 +14,7 @@ import numpy as np
 from neuroshard_costs.arithmetic import weighted_sum
 from neuroshard_costs.shards import IndexArray
 
-from neuroshard_planner.memory.packing import Packing
+from neuroshard_planner.memory.packing import Packing, Piece
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.shard_kinds import ShardSize
 from neuroshard_planner.search.assignments import Assignments
@@ -136,7 +136,7 @@ class IteratedSearch:
         problem, tuning = self._problem, self._problem.tuning
         splits, local, whole = self._splits(until), self._local(until), self._local(whole_until)
         starts = [candidate.placement for candidate in splits.proposed(tuning.opening_grid, tuning.num_best)]
-        starts += [*splits.placed(self._assigned()), *self._known()]
+        starts += [*splits.placed(self._assigned()), *self._known(), *_fills(problem)]
         self._count(splits)
         if not starts:
             return
@@ -212,16 +212,30 @@ class IteratedSearch:
         self.placements, self.levels = self.placements + splits.placements, self.levels + splits.levels
 
 
+def _fills(problem: Problem) -> list[Placement]:
+    """Return greedy placements by memory alone; none where half of it is free.
+
+    They cut a table as unevenly as room asks for, to which no even cut leads.
+    """
+    packing = Packing(problem.request)
+    if 2 * sum(packing.whole_bytes) < packing.capacity_bytes * problem.num_devices:
+        return []
+    return [_placed(problem, pieces) for pieces in packing.fills(packing.capacity_bytes)]
+
+
 def _packed(problem: Problem) -> list[Placement]:
     """Return a placement found by memory alone; empty: there is none."""
     packing = Packing(problem.request)
     pieces = packing.pack(packing.capacity_bytes)
-    if pieces is None:
-        return []
+    return [] if pieces is None else [_placed(problem, pieces)]
+
+
+def _placed(problem: Problem, pieces: Sequence[Piece]) -> Placement:
+    """Return a packing as a placement."""
     units = [piece.unit for piece in pieces]
     sizes = [ShardSize(problem.units[piece.unit].num_rows, piece.num_columns) for piece in pieces]
     devices = np.array([piece.device for piece in pieces], dtype=np.int64)
-    return [Placement(kinds=problem.kinds_of(units, sizes), devices=devices)]
+    return Placement(kinds=problem.kinds_of(units, sizes), devices=devices)
 
 
 def fewest_shards(problem: Problem, placements: Sequence[Placement], *, limit_ms: float) -> Placement:
