@@ -66,7 +66,7 @@ class SearchTuning:
     """Of proposals and of assignments: largest shard over a device's mean load."""
     widths: tuple[int, ...] = (64, 32, 16)
     """Of proposals: most columns of any shard; even widths suit sets whose tables are much alike."""
-    memory_shares: tuple[float, ...] = (1.0, 0.5)
+    memory_shares: tuple[float, ...] = (1.0, 0.75, 0.5)
     """Of proposals: most memory of any shard over a device's."""
     dim_limits: tuple[float, ...] = (1.0, 1.05, 1.1, 1.2, 1.35, INFINITE)
     """Of greedy passes: most columns of a device over the mean; the reference's grid is 1.0 to 1.5."""
