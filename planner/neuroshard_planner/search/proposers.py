@@ -29,12 +29,18 @@ LANES_AT_ONCE = 256  # keeps the arrays of one greedy pass within the processor'
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BeamState:
-    """A state of the outer search with its best placement."""
+class Lane(GreedyPass):
+    """A greedy pass of the shards of a state."""
 
     state: IndexArray
     """[units] position of each unit's option in the option table."""
-    lane: GreedyPass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BeamState:
+    """A state of the outer search with its best placement."""
+
+    lane: Lane
     placement: Placement
     total_ms: float
     smooth_ms: float
@@ -100,7 +106,7 @@ class SplitSearch:
             children = [
                 (child, [(candidate.lane.dim_limit / self._mean_dim_sum, candidate.lane.memory_price)])
                 for candidate in beam
-                for child in self._children(candidate.state)
+                for child in self._children(candidate.lane.state)
             ]
             found = self._best(children, tuning.num_best)
             improved = bool(found) and found[0].smooth_ms < beam[0].smooth_ms
@@ -119,19 +125,12 @@ class SplitSearch:
 
     def placed(self, states: Sequence[IndexArray]) -> list[Placement]:
         """Return of each state the cheapest placement by loads, and the cheapest by the networks, where they fit."""
-        lanes = [
-            (state, GreedyPass(kinds=kinds, dim_limit=limit * self._mean_dim_sum, memory_price=0.0))
-            for state, kinds in ((state, self._options.shards(state)) for state in states)
-            for limit in self._problem.tuning.dim_limits
-        ]
-        if not lanes:
+        if not states:
             return []
-        by_networks = place_by_networks(self._problem, [lane for _, lane in lanes], fixed=self._fixed)
-        found = []
-        for placed in (self._placed(lanes), self._fitting(lanes, by_networks)):
-            judged = sorted(self._judge(placed), key=lambda each: each.total_ms) if placed else []
-            found += [each.placement for each in _distinct(judged)]
-        return found
+        lanes = self._lanes((state, [(limit, 0.0) for limit in self._problem.tuning.dim_limits]) for state in states)
+        by_networks = self._fitting(lanes, place_by_networks(self._problem, lanes, fixed=self._fixed))
+        judged = (self._judge(placed) for placed in (self._placed(lanes), by_networks))
+        return [each.placement for own in judged for each in _distinct(sorted(own, key=lambda each: each.total_ms))]
 
     def _proposals(self) -> list[IndexArray]:
         """Return states in which no shard exceeds a share of a device's load, columns and memory."""
@@ -171,77 +170,67 @@ class SplitSearch:
 
     def _best(self, states: Iterable[tuple[IndexArray, Sequence[tuple[float, float]]]], count: int) -> list[BeamState]:
         """Place every state with every setting of its grid; return the best of distinct states."""
-        lanes = [
-            (state, GreedyPass(kinds=kinds, dim_limit=limit * self._mean_dim_sum, memory_price=price))
-            for state, kinds, grid in ((state, self._options.shards(state), grid) for state, grid in states)
-            for limit, price in grid
-        ]
+        lanes = self._lanes(states)
         found: list[BeamState] = []
         for first in range(0, len(lanes), LANES_AT_ONCE):
             batch = lanes[first : first + LANES_AT_ONCE]
-            affordable = self._affordable(max(len(lane.kinds) for _, lane in batch))
+            affordable = self._affordable(max(len(lane.kinds) for lane in batch))
             batch = batch[: max(affordable, 0 if found else 1)]
             if not batch:
                 break
-            fitting = self._placed(batch)
             # The lane that looks best stands for its state.
-            by_state: dict[bytes, int] = {}
-            for row, (state, _, _) in enumerate(fitting):
-                by_state.setdefault(state.tobytes(), row)
-            found += self._judge([fitting[row] for row in list(by_state.values())[: self._problem.tuning.num_judged]])
+            by_state: dict[bytes, tuple[Lane, Placement]] = {}
+            for lane, placement in self._placed(batch):
+                by_state.setdefault(lane.state.tobytes(), (lane, placement))
+            found += self._judge(list(by_state.values())[: self._problem.tuning.num_judged])
         self._judged += found
         return _smoothest(found, count)
+
+    def _lanes(self, states: Iterable[tuple[IndexArray, Sequence[tuple[float, float]]]]) -> list[Lane]:
+        """Return a lane of each state with each setting of its grid."""
+        return [
+            Lane(state=state, kinds=kinds, dim_limit=limit * self._mean_dim_sum, memory_price=price)
+            for state, kinds, grid in ((state, self._options.shards(state), grid) for state, grid in states)
+            for limit, price in grid
+        ]
 
     def _placed_by_networks(self, candidates: Sequence[BeamState]) -> list[BeamState]:
         """Return the candidates' shards placed by the networks, as many of the first as the work left pays for."""
         problem = self._problem
-        lanes = [
-            (each.state, replace(each.lane, dim_limit=limit * self._mean_dim_sum))
-            for each in candidates
-            for limit in problem.tuning.dim_limits
-        ]
+        limits = [limit * self._mean_dim_sum for limit in problem.tuning.dim_limits]
+        lanes = [replace(each.lane, dim_limit=limit) for each in candidates for limit in limits]
         left = BULK_PER_EVALUATION * (self._work_budget - problem.work) // problem.num_devices
-        paid = np.cumsum([len(lane.kinds) for _, lane in lanes]) <= left
-        lanes = lanes[: int(paid.sum())]
-        if not lanes:
-            return []
-        return self._judge(
-            self._fitting(lanes, place_by_networks(problem, [lane for _, lane in lanes], fixed=self._fixed))
-        )
+        lanes = lanes[: int((np.cumsum([len(lane.kinds) for lane in lanes]) <= left).sum())]
+        return self._judge(self._fitting(lanes, place_by_networks(problem, lanes, fixed=self._fixed))) if lanes else []
 
     def _affordable(self, num_shards: int) -> int:
         """Return the number of lanes of that many shards that the work left pays for."""
         left = self._work_budget - self._problem.work
         return max(0, PROBES_PER_EVALUATION * left // (num_shards * self._problem.num_devices))
 
-    def _placed(self, lanes: Sequence[tuple[IndexArray, GreedyPass]]) -> list[tuple[IndexArray, GreedyPass, Placement]]:
+    def _placed(self, lanes: Sequence[Lane]) -> list[tuple[Lane, Placement]]:
         """Place these lanes side by side; return those that found room, cheapest by additive loads first."""
-        passes = [lane for _, lane in lanes]
-        fitting = self._fitting(lanes, place(self._problem, passes, self._loads, fixed=self._fixed))
-        order = np.argsort(self._estimates_ms([placement for _, _, placement in fitting]), kind="stable")
+        fitting = self._fitting(lanes, place(self._problem, lanes, self._loads, fixed=self._fixed))
+        order = np.argsort(self._estimates_ms([placement for _, placement in fitting]), kind="stable")
         return [fitting[row] for row in order]
 
-    def _fitting(
-        self, lanes: Sequence[tuple[IndexArray, GreedyPass]], placements: Sequence[Placement | None]
-    ) -> list[tuple[IndexArray, GreedyPass, Placement]]:
+    def _fitting(self, lanes: Sequence[Lane], placements: Sequence[Placement | None]) -> list[tuple[Lane, Placement]]:
         """Return the lanes that found room, with all shards."""
         self.placements += len(lanes)
         return [
-            (state, lane, placement if self._fixed is None else Placement.joined(self._fixed, placement))
-            for (state, lane), placement in zip(lanes, placements, strict=True)
+            (lane, placement if self._fixed is None else Placement.joined(self._fixed, placement))
+            for lane, placement in zip(lanes, placements, strict=True)
             if placement is not None
         ]
 
-    def _judge(self, placed: Sequence[tuple[IndexArray, GreedyPass, Placement]]) -> list[BeamState]:
+    def _judge(self, placed: Sequence[tuple[Lane, Placement]]) -> list[BeamState]:
         """Return the placements with their costs by the networks."""
-        levels = self._problem.device_levels([placement for _, _, placement in placed])
-        total = self._problem.step_cost.total_ms(levels.max(axis=1))
-        smooth = self._problem.step_cost.smooth_ms(levels)
+        levels = self._problem.device_levels([placement for _, placement in placed])
+        totals_ms = self._problem.step_cost.total_ms(levels.max(axis=1)).tolist()
+        smooth_ms = self._problem.step_cost.smooth_ms(levels).tolist()
         return [
-            BeamState(state=state, lane=lane, placement=placement, total_ms=total_ms, smooth_ms=smooth_ms)
-            for (state, lane, placement), total_ms, smooth_ms in zip(
-                placed, total.tolist(), smooth.tolist(), strict=True
-            )
+            BeamState(lane=lane, placement=placement, total_ms=total, smooth_ms=smooth)
+            for (lane, placement), total, smooth in zip(placed, totals_ms, smooth_ms, strict=True)
         ]
 
     def _promising(self, candidates: Sequence[BeamState], count: int) -> list[BeamState]:
@@ -287,7 +276,7 @@ def _distinct(candidates: Sequence[BeamState]) -> list[BeamState]:
     """Return the first candidate of each state."""
     first: dict[bytes, BeamState] = {}
     for candidate in candidates:
-        first.setdefault(candidate.state.tobytes(), candidate)
+        first.setdefault(candidate.lane.state.tobytes(), candidate)
     return list(first.values())
 
 

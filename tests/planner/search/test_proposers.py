@@ -29,7 +29,7 @@ def test_a_dominant_table_is_split() -> None:
 
     best = search.run()[0]
 
-    assert options.count[best.state[0]] > 1
+    assert options.count[best.lane.state[0]] > 1
 
 
 def test_candidates_come_cheapest_first_and_are_distinct() -> None:
@@ -41,7 +41,7 @@ def test_candidates_come_cheapest_first_and_are_distinct() -> None:
     totals = [candidate.total_ms for candidate in found]
     assert 1 <= len(found) <= 8
     assert totals == sorted(totals)
-    assert len({candidate.state.tobytes() for candidate in found}) == len(found)
+    assert len({candidate.lane.state.tobytes() for candidate in found}) == len(found)
     assert problem.total_ms([candidate.placement for candidate in found]).tolist() == totals
 
 
@@ -61,7 +61,7 @@ def test_levels_without_a_better_plan_end_the_search() -> None:
     best = search.run()[0]
 
     assert search.levels <= problem.tuning.patience
-    assert options.count[best.state].tolist() == [1] * 4
+    assert options.count[best.lane.state].tolist() == [1] * 4
 
 
 def test_a_table_beyond_a_device_is_proposed_in_parts() -> None:
@@ -73,7 +73,7 @@ def test_a_table_beyond_a_device_is_proposed_in_parts() -> None:
 
     best = search.run()[0]
 
-    assert options.count[best.state[0]] >= 3
+    assert options.count[best.lane.state[0]] >= 3
 
 
 def test_nothing_is_found_where_nothing_fits() -> None:
@@ -100,4 +100,4 @@ def test_several_bounding_devices_are_relieved_split_by_split() -> None:
 
     best = search.run()[0]
 
-    assert all(options.count[best.state[:2]] > 1)
+    assert all(options.count[best.lane.state[:2]] > 1)
