@@ -94,7 +94,9 @@ class IteratedSearch:
         is_near = problem.is_large and self.is_within(bound_ms * tuning.near)
         if is_near:
             self.end = min(self.end, problem.work + int(tuning.short_share * self._budget))
-        elif not self.may_end(bound_ms):
+        elif (problem.work < self.end or not self.found) and not self.is_within(
+            bound_ms * (1 + tuning.least_round_gain)
+        ):
             self.follow()
         if not self.found:
             return None
@@ -112,12 +114,6 @@ class IteratedSearch:
             levels=self.levels,
             improvements=self.improvements,
             budget_exhausted=is_exhausted,
-        )
-
-    def may_end(self, bound_ms: float) -> bool:
-        """Return whether something was found and no work or nothing to gain is left."""
-        return bool(self.found) and (
-            self._problem.work >= self.end or self.is_within(bound_ms * (1 + self._problem.tuning.least_round_gain))
         )
 
     def is_within(self, limit_ms: float) -> bool:
