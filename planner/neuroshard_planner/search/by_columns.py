@@ -132,7 +132,7 @@ class IteratedSearch:
         problem, tuning = self._problem, self._problem.tuning
         splits, local, whole = self._splits(until), self._local(until), self._local(whole_until)
         starts = [candidate.placement for candidate in splits.proposed(tuning.opening_grid, tuning.num_best)]
-        starts += [*splits.placed(self._assigned()), *self._known(), *_fills(problem)]
+        starts += [*splits.placed(self._assigned()), *self._known()]
         self._count(splits)
         if not starts:
             return
@@ -148,7 +148,8 @@ class IteratedSearch:
         """Split, place, and descend from the best."""
         problem, local = self._problem, self._local(self.end)
         splits = self._splits(problem.work + int(problem.tuning.split_share * (self.end - problem.work)))
-        chosen = [*(candidate.placement for candidate in splits.run()), *self._known()] or _packed(problem)
+        chosen = [*(candidate.placement for candidate in splits.run()), *self._known(), *_fills(problem)]
+        chosen = chosen or _packed(problem)
         self.found += local.improve_all([chosen[position] for position in most_promising(problem, chosen)])
         self._count(splits)
         self.improvements += local.improvements
@@ -209,12 +210,12 @@ class IteratedSearch:
 
 
 def _fills(problem: Problem) -> list[Placement]:
-    """Return greedy placements by memory alone; none where half of it is free.
+    """Return greedy placements of a small set by memory alone; none where half of it is free.
 
     They cut a table as unevenly as room asks for, to which no even cut leads.
     """
     packing = Packing(problem.request)
-    if 2 * sum(packing.whole_bytes) < packing.capacity_bytes * problem.num_devices:
+    if problem.is_large or 2 * sum(packing.whole_bytes) < packing.capacity_bytes * problem.num_devices:
         return []
     return [_placed(problem, pieces) for pieces in packing.fills(packing.capacity_bytes)]
 

@@ -9,15 +9,18 @@ from neuroshard_api.documents.request import Constraints, PlanRequest, SearchSet
 from neuroshard_api.documents.tables import TableSet
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_planner.errors import InfeasibleError
+from neuroshard_planner.memory.packing import Packing
 from neuroshard_planner.pipeline import plan
+from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from neuroshard_planner.problem.tuning import SearchTuning
 from neuroshard_planner.search.by_columns import IteratedSearch
 from neuroshard_planner.workload_store import read_workload
 from support.builders import GIB, request, table, tables, topology
-from support.planner.searches import planned, problem_of
+from support.planner.searches import placed, planned, problem_of
 
 from benchmarks.reference_search import reference_search
+from benchmarks.search_ablation import drawn
 from benchmarks.tasks import task_tables, weights_only_request, workload_request
 
 
@@ -91,6 +94,19 @@ def test_a_search_that_improves_nothing_ends_before_its_budget() -> None:
     assert not found.budget_exhausted
     assert problem.work < 1000 * problem.tuning.most_stalled
     assert np.bincount(found.placement.devices, minlength=4).tolist() == [1, 1, 1, 1]
+
+
+def test_a_table_fills_what_others_leave_of_a_tight_memory() -> None:
+    """Five tables on four devices: even cuts of the largest leave the hottest no device of its own."""
+    problem = Problem(drawn(82).request, bundled_bundle("h100-80gb"))
+    packing = Packing(problem.request, problem.units, problem.allowed)
+    pieces = next(packing.fills(packing.capacity_bytes))
+    fill = placed(problem, *((piece.unit, piece.num_columns, piece.device) for piece in pieces))
+
+    found = IteratedSearch(problem, [], work_budget=18_000).run(bound_ms=0.0)
+
+    assert found is not None
+    assert problem.total_ms([found.placement])[0] <= problem.total_ms([fill])[0] * 0.95
 
 
 @pytest.mark.parametrize("most_rounds", [1, 6])

@@ -1,11 +1,10 @@
 """The first descents of the search."""
 
 import numpy as np
-from neuroshard_api.documents.request import Constraints, TableConstraints
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.search.by_columns import IteratedSearch
 from support.builders import request, table, tables, topology
-from support.planner.searches import MIB, placed, problem_of
+from support.planner.searches import placed, problem_of
 
 UNLIMITED = 10**9
 
@@ -48,18 +47,6 @@ def test_the_start_that_promises_most_descends_to_its_end() -> None:
 
     assert problem.total_ms([descended])[0] <= problem.total_ms([cheapest])[0]
     assert np.bincount(descended.devices).tolist() == [3, 3]
-
-
-def test_a_table_fills_what_others_leave_of_memory() -> None:
-    """Halves of the large table leave no room for the small one on either device; a third and two thirds do."""
-    members = table("large", num_embeddings=1_500_000), table("small", num_embeddings=450_000)
-    limits = Constraints(tables={"large": TableConstraints(max_shards=2), "small": TableConstraints(max_shards=1)})
-    problem = problem_of(request(*members, topology=topology(2, memory_bytes=310 * MIB), constraints=limits))
-
-    found = opening(problem)
-
-    assert found
-    assert all(problem.fits(each) for each in found)
 
 
 def test_nothing_is_opened_where_nothing_fits() -> None:
