@@ -29,7 +29,7 @@ LANES_AT_ONCE = 256  # keeps the arrays of one greedy pass within the processor'
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Lane(GreedyPass):
+class StatePass(GreedyPass):
     """A greedy pass of the shards of a state."""
 
     state: IndexArray
@@ -40,7 +40,7 @@ class Lane(GreedyPass):
 class BeamState:
     """A state of the outer search with its best placement."""
 
-    lane: Lane
+    lane: StatePass
     placement: Placement
     total_ms: float
     smooth_ms: float
@@ -179,17 +179,17 @@ class SplitSearch:
             if not batch:
                 break
             # The lane that looks best stands for its state.
-            by_state: dict[bytes, tuple[Lane, Placement]] = {}
+            by_state: dict[bytes, tuple[StatePass, Placement]] = {}
             for lane, placement in self._placed(batch):
                 by_state.setdefault(lane.state.tobytes(), (lane, placement))
             found += self._judge(list(by_state.values())[: self._problem.tuning.num_judged])
         self._judged += found
         return _smoothest(found, count)
 
-    def _lanes(self, states: Iterable[tuple[IndexArray, Sequence[tuple[float, float]]]]) -> list[Lane]:
+    def _lanes(self, states: Iterable[tuple[IndexArray, Sequence[tuple[float, float]]]]) -> list[StatePass]:
         """Return a lane of each state with each setting of its grid."""
         return [
-            Lane(state=state, kinds=kinds, dim_limit=limit * self._mean_dim_sum, memory_price=price)
+            StatePass(state=state, kinds=kinds, dim_limit=limit * self._mean_dim_sum, memory_price=price)
             for state, kinds, grid in ((state, self._options.shards(state), grid) for state, grid in states)
             for limit, price in grid
         ]
@@ -208,13 +208,15 @@ class SplitSearch:
         left = self._work_budget - self._problem.work
         return max(0, PROBES_PER_EVALUATION * left // (num_shards * self._problem.num_devices))
 
-    def _placed(self, lanes: Sequence[Lane]) -> list[tuple[Lane, Placement]]:
+    def _placed(self, lanes: Sequence[StatePass]) -> list[tuple[StatePass, Placement]]:
         """Place these lanes side by side; return those that found room, cheapest by additive loads first."""
         fitting = self._fitting(lanes, place(self._problem, lanes, self._loads, fixed=self._fixed))
         order = np.argsort(self._estimates_ms([placement for _, placement in fitting]), kind="stable")
         return [fitting[row] for row in order]
 
-    def _fitting(self, lanes: Sequence[Lane], placements: Sequence[Placement | None]) -> list[tuple[Lane, Placement]]:
+    def _fitting(
+        self, lanes: Sequence[StatePass], placements: Sequence[Placement | None]
+    ) -> list[tuple[StatePass, Placement]]:
         """Return the lanes that found room, with all shards."""
         self.placements += len(lanes)
         return [
@@ -223,7 +225,7 @@ class SplitSearch:
             if placement is not None
         ]
 
-    def _judge(self, placed: Sequence[tuple[Lane, Placement]]) -> list[BeamState]:
+    def _judge(self, placed: Sequence[tuple[StatePass, Placement]]) -> list[BeamState]:
         """Return the placements with their costs by the networks, no device with two shards of a unit."""
         placed = [(lane, merged(self._problem, placement)) for lane, placement in placed]
         levels = self._problem.device_levels([placement for _, placement in placed])
