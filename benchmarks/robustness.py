@@ -13,10 +13,10 @@ from statistics import median
 from neuroshard_api.documents.presets import preset
 from neuroshard_api.documents.request import Algorithm, PlanRequest
 from neuroshard_costs.bundle import CostBundle, bundled_bundle
+from neuroshard_planner.bound.family_bounds import FamilyBounds
 from neuroshard_planner.pipeline import plan
 from neuroshard_planner.planning import attempts, find
 from neuroshard_planner.problem.problem import Placement, Problem
-from neuroshard_planner.search.bounds import FamilyBounds
 from neuroshard_planner.workload_store import read_workload
 from neuroshard_report.explain.robustness import DEVIATION, other_traffic, total_under
 

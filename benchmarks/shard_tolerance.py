@@ -15,11 +15,11 @@ from statistics import mean, median
 import numpy as np
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_costs.bundle import CostBundle, bundled_bundle
+from neuroshard_planner.bound.family_bounds import FamilyBounds
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.planning import attempts, find
 from neuroshard_planner.problem.plan_cost import predicted_cost, simulated_cost
 from neuroshard_planner.problem.problem import Problem
-from neuroshard_planner.search.bounds import FamilyBounds
 from neuroshard_planner.workload_store import read_workload
 from neuroshard_report.explain.robustness import DEVIATION, costs_under_other_traffic
 

@@ -35,6 +35,7 @@ _PRICES = (
     *_SIMULATOR,
 )
 _SEARCH = (
+    "planner/neuroshard_planner/bound",
     "planner/neuroshard_planner/search",
     "planner/neuroshard_planner/searches.py",
     "planner/neuroshard_planner/problem",

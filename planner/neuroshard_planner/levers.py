@@ -47,6 +47,7 @@ from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_api.sharding.replication import ReplicationChoices
 from neuroshard_costs.averages import least_average_ms
 
+from neuroshard_planner.bound.family_bounds import EVERYWHERE
 from neuroshard_planner.choices.device_groups import permitted_groupings
 from neuroshard_planner.choices.trials import exchange_refusal, host_problem, least_gain
 from neuroshard_planner.choices.ways_by_rows import bound_of_choices_ms
@@ -58,7 +59,6 @@ from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from neuroshard_planner.problem.tuning import SearchTuning
 from neuroshard_planner.problem.units import resolve_units
-from neuroshard_planner.search.bounds import EVERYWHERE
 from neuroshard_planner.search.estimator import promised_ms
 
 PROMISE_ERROR = 0.05

@@ -18,6 +18,7 @@ from neuroshard_costs.unpriced import short_cached_calls, unmeasured_collectives
 
 from neuroshard_planner.baselines.greedy import BASELINES, bound_placement
 from neuroshard_planner.baselines.torchrec import torchrec_placement
+from neuroshard_planner.bound.family_bounds import ROUNDING, FamilyBounds, single_unit_bound_ms
 from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.memory.infeasible import has_room, infeasible
 from neuroshard_planner.memory.packing import Packing
@@ -30,7 +31,6 @@ from neuroshard_planner.problem.sharding_choice import MOST_MIXED, is_too_large
 from neuroshard_planner.problem.tuning import SearchTuning
 from neuroshard_planner.search.all_families import MixedSearch, mixed
 from neuroshard_planner.search.assignments import bound_to_convert
-from neuroshard_planner.search.bounds import ROUNDING, FamilyBounds, single_unit_bound_ms
 from neuroshard_planner.search.by_columns import Found, IteratedSearch
 from neuroshard_planner.search.host_memory import hosted
 from neuroshard_planner.search.local_search import merged

@@ -5,10 +5,10 @@ import gc
 import pytest
 from neuroshard_api.documents.request import Constraints
 from neuroshard_api.sharding.kinds import ShardingType
+from neuroshard_planner.bound.family_bounds import FamilyBounds
 from neuroshard_planner.pipeline import plan
 from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
-from neuroshard_planner.search.bounds import FamilyBounds
 from neuroshard_planner.search_state import SearchState
 from support import builders
 from support.planner.exact_costs import ExactCosts

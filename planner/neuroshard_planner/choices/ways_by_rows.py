@@ -12,11 +12,11 @@ from neuroshard_api.documents.request import PlanRequest, TableConstraints
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_api.sharding.placement_rules import BY_ROWS, collections_of
 
+from neuroshard_planner.bound.family_bounds import FamilyBounds, single_unit_bound_ms
 from neuroshard_planner.errors import RequestError
 from neuroshard_planner.problem.cost_model import CostModel
 from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.problem.sharding_choice import default_types
-from neuroshard_planner.search.bounds import FamilyBounds, single_unit_bound_ms
 
 MOST_CHOSEN = 4
 """Collections that are tried one at a time, and of which all choices are bounded; their bounds double with each."""

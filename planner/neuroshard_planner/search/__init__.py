@@ -1,1 +1,1 @@
-"""The search: sharding options, greedy placement, beam search, local search, and a lower bound."""
+"""The search: sharding options, greedy placement, beam search, and local search."""

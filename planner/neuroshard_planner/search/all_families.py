@@ -14,9 +14,9 @@ import numpy as np
 from neuroshard_costs.shards import COLUMNS, FAMILIES, IndexArray
 from neuroshard_costs.step_cost import TIMES
 
+from neuroshard_planner.bound.family_bounds import Families, FamilyBounds
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.search.assignments import Assignment, Assignments, bound_to_convert, fills
-from neuroshard_planner.search.bounds import Families, FamilyBounds
 from neuroshard_planner.search.by_columns import Found, IteratedSearch, consolidated, fewest_shards
 from neuroshard_planner.search.conversions import Conversions
 from neuroshard_planner.search.dealing import Dealing, packed_proposal, packings, proposed

@@ -26,11 +26,11 @@ from neuroshard_costs.shards import COLUMNS, REPLICATED, FloatArray, IndexArray
 from neuroshard_costs.step_cost import NUM_LEVELS, TIMES, TRAFFIC, Collective
 from numpy.typing import NDArray
 
+from neuroshard_planner.bound.family_bounds import Families
+from neuroshard_planner.bound.prices import first_least
 from neuroshard_planner.problem.problem import BULK_PER_EVALUATION, Placement, Problem
-from neuroshard_planner.search.bounds import Families
 from neuroshard_planner.search.estimator import MEMORY
 from neuroshard_planner.search.options import Form, Forms, OptionTable, families_of
-from neuroshard_planner.search.price_bound import first_least
 
 POOLED = Collective.POOLED_EMBEDDINGS
 PARTS_OF_PEAK = (1, 2, 3, 4)

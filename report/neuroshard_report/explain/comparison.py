@@ -11,13 +11,13 @@ from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.memory_ledger import tables_memory
 from neuroshard_costs.served_cost import ahead_of, next_to_servers
 from neuroshard_dense.whole_step import whole_step
+from neuroshard_planner.bound.family_bounds import FamilyBounds
 from neuroshard_planner.errors import InfeasibleError, in_its_names
 from neuroshard_planner.pipeline import plan
 from neuroshard_planner.planning import Bundle, attempts, find, require_room
 from neuroshard_planner.plans.tables import placement_of, table_placements
 from neuroshard_planner.problem.plan_cost import predicted_cost, simulated_cost
 from neuroshard_planner.problem.problem import Placement, Problem
-from neuroshard_planner.search.bounds import FamilyBounds
 from neuroshard_planner.search.by_columns import Found
 from neuroshard_planner.wide_tables import column_blocks
 

@@ -11,6 +11,7 @@ from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.plan_choices import PlanChoice
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_costs.servers import exchange_work_ms, hidden_ahead_ms
+from neuroshard_planner.bound.family_bounds import FamilyBounds
 from neuroshard_planner.errors import PlannerError
 from neuroshard_planner.levers import with_levers
 from neuroshard_planner.planning import Bundle
@@ -18,7 +19,6 @@ from neuroshard_planner.plans.tables import is_searched
 from neuroshard_planner.problem.plan_cost import device_traffic
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
-from neuroshard_planner.search.bounds import FamilyBounds
 
 from neuroshard_report.batch import batch_texts
 from neuroshard_report.explain.alone import of_group, without_servers

@@ -15,6 +15,7 @@ from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_costs.shards import COLUMNS
 from neuroshard_planner.baselines.greedy import BASELINES
+from neuroshard_planner.bound.family_bounds import FamilyBounds, single_unit_bound_ms
 from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.pipeline import plan
 from neuroshard_planner.planning import attempts, find
@@ -23,7 +24,6 @@ from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from neuroshard_planner.problem.tuning import SearchTuning
 from neuroshard_planner.search.all_families import MixedSearch
-from neuroshard_planner.search.bounds import FamilyBounds, single_unit_bound_ms
 from neuroshard_planner.search.by_columns import IteratedSearch
 from neuroshard_planner.workload_store import read_workload
 from support.builders import GIB, request, table, tables, topology

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from neuroshard_api.documents.request import Constraints, MemorySettings, TableConstraints
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.shards import COLUMNS, FAMILIES, NODE_ROWS, ROWS
+from neuroshard_planner.bound.family_bounds import FamilyBounds
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.tuning import SearchTuning
 from neuroshard_planner.search.assignments import Assignment, Assignments, bound_to_convert
-from neuroshard_planner.search.bounds import FamilyBounds
 from neuroshard_planner.search.dealing import proposed
 from neuroshard_planner.search.estimator import Traits, reference_prices, tangent
 from neuroshard_planner.search.options import Form, Forms, OptionTable

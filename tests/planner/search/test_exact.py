@@ -15,10 +15,10 @@ from neuroshard_api.documents.request import (
     TableConstraints,
 )
 from neuroshard_api.documents.tables import Optimizer, Table
+from neuroshard_planner.bound.family_bounds import FamilyBounds
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.planning import attempts, find
 from neuroshard_planner.problem.problem import Problem
-from neuroshard_planner.search.bounds import FamilyBounds
 from neuroshard_planner.search.by_columns import Found
 from support.builders import request, table
 from support.depth import depth

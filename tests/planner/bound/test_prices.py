@@ -9,9 +9,9 @@ from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_costs.shards import COLUMNS, NODE_ROWS, REPLICATED, ROWS
 from neuroshard_costs.step_cost import Collective
+from neuroshard_planner.bound.prices import Choices, price_bound
+from neuroshard_planner.bound.relaxed_cost import RelaxedCost, TrafficLimits
 from neuroshard_planner.problem.problem import Problem
-from neuroshard_planner.problem.relaxed_cost import RelaxedCost, TrafficLimits
-from neuroshard_planner.search.price_bound import Choices, price_bound
 from support.builders import request, tables, topology
 
 ROUNDED = 1e-7  # relative: the networks round demands to 2^-24 of the largest

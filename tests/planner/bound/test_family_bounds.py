@@ -23,10 +23,10 @@ from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.bundle import CostBundle, bundled_bundle
 from neuroshard_costs.shards import FloatArray
 from neuroshard_costs.step_cost import TRAFFIC, Collective
+from neuroshard_planner.bound.family_bounds import ROUNDING, FamilyBounds
 from neuroshard_planner.planning import attempts, find
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
-from neuroshard_planner.search.bounds import ROUNDING, FamilyBounds
 from neuroshard_planner.workload_store import read_workload
 from support.builders import request, table, tables, topology
 from support.depth import generated

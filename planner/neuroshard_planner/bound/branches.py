@@ -16,10 +16,10 @@ from neuroshard_costs.arithmetic import weighted_sum
 from neuroshard_costs.shards import FloatArray, IndexArray
 from neuroshard_costs.step_cost import Collective, CollectiveCurve
 
-from neuroshard_planner.problem.relaxed_cost import RelaxedCost, Straight
+from neuroshard_planner.bound.devices import COLUMN_RATES, DeviceBounds
+from neuroshard_planner.bound.prices import Choices, price_bound
+from neuroshard_planner.bound.relaxed_cost import RelaxedCost, Straight
 from neuroshard_planner.problem.units import BoolArray
-from neuroshard_planner.search.device_bound import COLUMN_RATES, DeviceBounds
-from neuroshard_planner.search.price_bound import Choices, price_bound
 
 MOST_CHOICES = 10_000  # that are bounded branch by branch; more are of large sets, and take long
 MOST_ROUNDS = 6

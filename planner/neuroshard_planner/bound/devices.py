@@ -18,8 +18,8 @@ from neuroshard_costs.arithmetic import ordered_product, weighted_sum
 from neuroshard_costs.shards import REPLICATED, ROWS, FloatArray, IndexArray
 from numpy.typing import ArrayLike
 
-from neuroshard_planner.problem.relaxed_cost import RelaxedCost
-from neuroshard_planner.search.price_bound import Choices
+from neuroshard_planner.bound.prices import Choices
+from neuroshard_planner.bound.relaxed_cost import RelaxedCost
 
 WEIGHTS = 0.0, 1.0, 0.5
 """Of the time of some device next to that of the mean one, in prices that are tried."""

@@ -35,12 +35,12 @@ from neuroshard_api.sharding.kinds import Family, ShardingType, num_row_parts
 from neuroshard_costs.shards import COLUMNS, FAMILIES, NODE_ROWS, REPLICATED, ROWS, FloatArray, IndexArray
 from neuroshard_costs.step_cost import NUM_LEVELS, TIMES, TRAFFIC, Collective
 
+from neuroshard_planner.bound.branches import MOST_CHOICES, Branches
+from neuroshard_planner.bound.prices import Choices, price_bound
+from neuroshard_planner.bound.relaxed_cost import COLLECTIVES, RelaxedCost, TrafficLimits
 from neuroshard_planner.problem.problem import Problem
-from neuroshard_planner.problem.relaxed_cost import COLLECTIVES, RelaxedCost, TrafficLimits
 from neuroshard_planner.problem.shard_kinds import ShardSize
 from neuroshard_planner.problem.units import BoolArray, Unit
-from neuroshard_planner.search.branches import MOST_CHOICES, Branches
-from neuroshard_planner.search.price_bound import Choices, price_bound
 
 ROUNDING = 1e-5  # relative; the networks round their inputs to 2^-24
 STEP = 0.05  # of a limit above what is known; small sets are bounded branch by branch as long as it is that
