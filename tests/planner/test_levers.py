@@ -192,7 +192,7 @@ def test_other_nodes_are_promised_in_other_sharding_types_where_the_gap_is_wide(
     """A plan by columns, as on these devices, would exchange over the slow network what copies keep at home."""
     slow = Link(bandwidth_bytes_per_second=5e9, latency_seconds=20e-6)
     free = builders.request(
-        *builders.tables(4, num_embeddings=2_000, embedding_dim=64, pooling_factor=40.0),
+        *builders.tables(4, num_embeddings=1_000, embedding_dim=64, pooling_factor=40.0),
         topology=builders.topology(2 * num_nodes, num_nodes=num_nodes, inter_node=slow),
         batch_size_per_device=4096,
         search=SearchSettings(),

@@ -9,18 +9,14 @@ that share those, the mean has at least the load of the mean over all.
 
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
 
 import numpy as np
-from neuroshard_api.documents.request import Pipeline
 from neuroshard_costs.curve_hull import CurveHull
 from neuroshard_costs.shards import COLUMNS, NODE_ROWS, REPLICATED, ROWS, FloatArray
-from neuroshard_costs.step_cost import Collective
+from neuroshard_costs.step_cost import TIMES, TRAFFIC, Collective
 
 from neuroshard_planner.problem.problem import Problem
 
-_MARGIN = 1e-9  # that keeps two loads apart
-_LEAST_DEMAND_MS = 1e-10  # less than any shard demands of anything
 COLLECTIVES = {
     COLUMNS: (Collective.POOLED_EMBEDDINGS, Collective.INDICES),
     ROWS: (Collective.ROW_SUMS, Collective.INDICES),
@@ -34,55 +30,46 @@ Straight = Mapping[Collective, float]
 """Milliseconds per unit of traffic of collectives that have a line in place of their time."""
 
 
-class TrafficLimits(NamedTuple):
-    """What is known of traffic before a choice, each [collectives]."""
-
-    least: FloatArray
-    """Of the mean device."""
-    most: FloatArray
-    """Of the mean device."""
-    of_some_device: FloatArray
-    """At least that much has some device."""
-
-
 class RelaxedCost:
     """A convex, non-decreasing function of a mean device's least demands [q] and traffic [collectives], in one row."""
 
     def __init__(
-        self, problem: Problem, families: Collection[int], limits: TrafficLimits, single_ms: FloatArray
+        self,
+        problem: Problem,
+        families: Collection[int],
+        least_traffic: FloatArray,
+        most_traffic: FloatArray,
+        of_some_device: FloatArray,
     ) -> None:
         """Make the function for placements that use all of these families and no other.
 
         Args:
             problem: whose costs have tangents.
             families: positions in FAMILIES.
-            limits: of the traffic of these placements.
-            single_ms: [2] levels of compute that the calls of some shard have at least; its device may make more.
+            least_traffic: [collectives] of the mean device.
+            most_traffic: [collectives] of the mean device.
+            of_some_device: [levels] that some device has at least, each for itself.
         """
-        self._tangent_ms, self._passes, self._single_ms = problem.tangent_ms, problem.step_cost.passes, single_ms
+        self._tangent_ms, self._passes, step_cost = problem.tangent_ms, problem.step_cost.passes, problem.step_cost
+        self._single_ms = of_some_device[TIMES]
         self._num_traits = problem.least_demands(problem.whole[:1]).shape[1]
         self._num_calls = len({ROWS, REPLICATED} & set(families)) + bool({COLUMNS, NODE_ROWS} & set(families))
-        step_cost = problem.step_cost
-        if self._num_calls > 1 and problem.request.pipeline is not Pipeline.NONE:
-            # Without a pipeline the host's launches may take longer than the shard.
-            nearly_nothing = np.full(self._num_traits, _LEAST_DEMAND_MS)
-            one, every = (self._times_ms(nearly_nothing, num_calls) for num_calls in (1, self._num_calls))
-            self._single_ms = single_ms + self._passes(every - one)
         used = {collective for family in families for collective in COLLECTIVES[family]}
         if step_cost.has_sequences:
             used -= {Collective.ROW_SUMS}  # rows of sequences are not added up
-        in_order = sorted(used)
+        self.curve = step_cost.collective
+        self.least_peaks = np.maximum(least_traffic, of_some_device[TRAFFIC])
+        """[collectives]"""
         self._hulls = {
-            each: CurveHull(step_cost.collective(each), *(float(limit[each]) for limit in limits)) for each in in_order
+            each: CurveHull(
+                self.curve(each),
+                *(float(limit[each]) for limit in (least_traffic, most_traffic, of_some_device[TRAFFIC])),
+            )
+            for each in sorted(used)
         }
         self._fixed_ms = step_cost.fixed_ms
         self._hides_inputs = step_cost.hides_inputs
         self._dense_update_ms = float(step_cost.dense_update_ms(np.eye(len(Collective))[Collective.GRADIENTS]))
-
-    def _times_ms(self, sums: FloatArray, num_calls: int) -> FloatArray:
-        found = self._tangent_ms(sums, num_calls=num_calls)
-        assert found is not None, "asked only of costs that have tangents"
-        return found[0]
 
     def tangent(self, mean: FloatArray, straight: Straight = MappingProxyType({})) -> tuple[float, FloatArray]:
         """Return the milliseconds at a mean device and the slopes there: no mean device goes below this tangent."""

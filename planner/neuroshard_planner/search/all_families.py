@@ -14,7 +14,8 @@ import numpy as np
 from neuroshard_costs.shards import COLUMNS, FAMILIES, IndexArray
 from neuroshard_costs.step_cost import TIMES
 
-from neuroshard_planner.bound.family_bounds import Families, FamilyBounds
+from neuroshard_planner.bound.choices import Families
+from neuroshard_planner.bound.family_bounds import FamilyBounds
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.search.assignments import Assignment, Assignments, bound_to_convert, fills
 from neuroshard_planner.search.by_columns import Found, IteratedSearch, consolidated, fewest_shards
@@ -38,20 +39,20 @@ def mixed(problem: Problem, bounds: FamilyBounds, *, columns: IteratedSearch, wo
     by_columns: Found | None = None
     opening = columns.opening()
     if opening is None:
-        by_columns = columns.run(bound_ms=bounds.end_by_columns_ms)
+        by_columns = columns.run(bound_ms=bounds.by_columns_ms)
         opening = None if by_columns is None else by_columns.placement
     may_be_by_columns = opening is not None and not bound_to_convert(problem)
     known_ms = float(problem.total_ms([opening])[0]) if opening is not None and may_be_by_columns else np.inf
     is_near = problem.is_large and known_ms <= problem.tuning.near * bounds.least_ms
     sets = [] if is_near else bounds.promising(known_ms)
     if is_near or (may_be_by_columns and set(sets) <= {(COLUMNS,)}):
-        return by_columns or columns.run(bound_ms=bounds.end_by_columns_ms)
+        return by_columns or columns.run(bound_ms=bounds.by_columns_ms)
     search = MixedSearch(problem, options=columns.options, work_budget=work_budget)
     placements = search.begun(opening, sets, limit_ms=known_ms)
     least_ms = float(problem.total_ms(placements).min(initial=np.inf))
     may_gain = may_be_by_columns and least_ms * problem.tuning.near > known_ms
     if may_gain and least_ms > bounds.by_columns_ms:
-        by_columns = by_columns or columns.run(bound_ms=bounds.end_by_columns_ms)
+        by_columns = by_columns or columns.run(bound_ms=bounds.by_columns_ms)
         assert by_columns is not None, "the opening found a placement"
         known_ms = float(problem.total_ms([by_columns.placement])[0])
         placements.append(by_columns.placement)

@@ -26,8 +26,7 @@ from neuroshard_costs.shards import COLUMNS, REPLICATED, FloatArray, IndexArray
 from neuroshard_costs.step_cost import NUM_LEVELS, TIMES, TRAFFIC, Collective
 from numpy.typing import NDArray
 
-from neuroshard_planner.bound.family_bounds import Families
-from neuroshard_planner.bound.prices import first_least
+from neuroshard_planner.bound.choices import Families, first_least
 from neuroshard_planner.problem.problem import BULK_PER_EVALUATION, Placement, Problem
 from neuroshard_planner.search.estimator import MEMORY
 from neuroshard_planner.search.options import Form, Forms, OptionTable, families_of

@@ -7,15 +7,21 @@ import pytest
 from neuroshard_api.documents.request import Constraints, Pipeline
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.bundle import bundled_bundle
-from neuroshard_costs.shards import COLUMNS, NODE_ROWS, REPLICATED, ROWS
-from neuroshard_costs.step_cost import Collective
-from neuroshard_planner.bound.prices import Choices, price_bound
-from neuroshard_planner.bound.relaxed_cost import RelaxedCost, TrafficLimits
+from neuroshard_costs.shards import COLUMNS, NODE_ROWS, REPLICATED, ROWS, FloatArray
+from neuroshard_costs.step_cost import NUM_LEVELS, Collective
+from neuroshard_planner.bound.choices import Choices
+from neuroshard_planner.bound.prices import price_bound
+from neuroshard_planner.bound.relaxed_cost import RelaxedCost
 from neuroshard_planner.problem.problem import Problem
 from support.builders import request, tables, topology
 
 ROUNDED = 1e-7  # relative: the networks round demands to 2^-24 of the largest
 FAMILY_SETS = ((COLUMNS, REPLICATED), (ROWS, NODE_ROWS), (COLUMNS, ROWS, NODE_ROWS, REPLICATED))
+
+
+def levels_of(traffic: FloatArray) -> FloatArray:
+    """Return the levels of a device with this traffic [collectives] and nothing to compute."""
+    return np.append(np.zeros(NUM_LEVELS - len(traffic)), traffic)
 
 
 def relaxed_problem(families: tuple[int, ...], *, pipeline: Pipeline) -> tuple[RelaxedCost, Choices]:
@@ -33,12 +39,13 @@ def relaxed_problem(families: tuple[int, ...], *, pipeline: Pipeline) -> tuple[R
     rows = np.concatenate((np.repeat(demands, 3, axis=0) * generator.random((24, 1)) / 4, traffic), axis=1)
     starts = np.arange(0, 24, 3)
     least, most = (each.reduceat(traffic, starts, axis=0).sum(axis=0) for each in (np.minimum, np.maximum))
-    limits = TrafficLimits(least, most, of_some_device=1.1 * least)
     others = generator.permutation(24)[: 2 * len(families)]
     family = np.full(24, families[0])
     family[others] = np.resize(families, len(others))
-    choices = Choices(rows, np.repeat(np.arange(8), 3), family, np.ones(24), np.zeros(24), np.zeros(24))
-    return RelaxedCost(problem, families, limits, np.zeros(2)), choices
+    choices = Choices(
+        rows, np.repeat(np.arange(8), 3), family, np.ones(24), np.zeros((24, NUM_LEVELS)), np.zeros(24, dtype=np.bool_)
+    )
+    return RelaxedCost(problem, families, least, most, levels_of(1.1 * least)), choices
 
 
 @pytest.mark.parametrize("pipeline", [Pipeline.NONE, Pipeline.SPARSE_DIST])
@@ -79,8 +86,8 @@ def test_a_load_that_is_known_costs_what_the_collective_takes(num_columns: float
     traffic = mean[-len(Collective) :]
 
     def tangent_ms(peak: float) -> float:
-        limits = TrafficLimits(traffic, traffic, of_some_device=peak / num_columns * traffic)
-        return RelaxedCost(problem, (COLUMNS,), limits, np.zeros(2)).tangent(mean)[0]
+        of_some_device = levels_of(peak / num_columns * traffic)
+        return RelaxedCost(problem, (COLUMNS,), traffic, traffic, of_some_device).tangent(mean)[0]
 
     exchange = problem.step_cost.collective(Collective.POOLED_EMBEDDINGS)
     known, higher = exchange.total_ms(np.array([num_columns, 3 * num_columns])).tolist()
@@ -96,7 +103,7 @@ def test_the_time_of_a_reduction_is_just_above_one_of_its_lines(collective: Coll
     problem = Problem(asked, bundled_bundle("h100-80gb"))
     curve = problem.step_cost.collective(collective)
     most = np.zeros(len(Collective)) + float(curve.knots[-1])
-    relaxed = RelaxedCost(problem, (NODE_ROWS, REPLICATED), TrafficLimits(0.0 * most, most, 0.0 * most), np.zeros(2))
+    relaxed = RelaxedCost(problem, (NODE_ROWS, REPLICATED), 0.0 * most, most, np.zeros(NUM_LEVELS))
     loads = np.linspace(curve.knots[0], curve.knots[-1], 1000)
 
     lines = relaxed.lines(collective, most_ms=np.inf, tolerance_ms=tolerance_ms)
