@@ -176,8 +176,10 @@ class FamilyBounds:
 
     def _of_lanes(self, lanes: float) -> Choices:
         """Return all choices in plans in which the widest shard that is on all devices gives them these lanes."""
+        choices, kind = self._every
+        if not lanes:
+            return choices
         if lanes not in self._known_lanes:
-            choices, kind = self._every
             rows = mean_rows(self._problem, kind, choices.share, lanes=lanes)
             self._known_lanes[lanes] = replace(choices, rows=rows)
         return self._known_lanes[lanes]
