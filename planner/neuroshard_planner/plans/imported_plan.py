@@ -9,7 +9,6 @@ from neuroshard_api.sharding.table_lists import table_problems
 from neuroshard_dense.replicated import with_replicated_cost
 from neuroshard_dense.whole_step import with_whole_step
 
-from neuroshard_planner.bound.family_bounds import FamilyBounds, single_unit_bound_ms
 from neuroshard_planner.planning import Bundle, attempts, document
 from neuroshard_planner.plans.checks import plan_problems, require_none, require_sound
 from neuroshard_planner.plans.tables import placement_of
