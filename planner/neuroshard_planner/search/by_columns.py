@@ -82,7 +82,7 @@ class IteratedSearch:
         if not self._is_open and len(problem.units) <= tuning.most_opened_units:
             before, least = problem.work, min(self._budget, tuning.opening_work(problem.num_devices))
             until = before + max(int(tuning.phase_share * self._budget), least)
-            self.open(until=until, whole_until=max(until, before + self._budget))
+            self.open(until=until, whole_until=max(until, before + int(2 * tuning.phase_share * self._budget)))
             self._left -= problem.work - before
         self._is_open = True
 

@@ -5,9 +5,9 @@ NeuroShard (MLSys 2023), section 3.3. The beam goes by a smooth cost: where seve
 more lowers the cost of none but brings the plan nearer to a lower one. The best states are then placed once more, by
 the networks themselves, as NeuroShard places: the tangent is far off for few large shards.
 
-A perturbation (iterated local search) moves a few shards or
-cuts one unit another way and places its shards again: the first leads to local optima nearby, the second to splits that
-no single move reaches. It fits, and its cost is not judged.
+A perturbation (iterated local search) moves a few shards or cuts one unit another way and places its shards again: the
+first leads to local optima nearby, the second to splits that no single move reaches. It fits, and its cost is not
+judged.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,7 +21,7 @@ from neuroshard_costs.step_cost import Collective
 
 from neuroshard_planner.problem.problem import BULK_PER_EVALUATION, PROBES_PER_EVALUATION, Placement, Problem
 from neuroshard_planner.search.estimator import mean_sums
-from neuroshard_planner.search.local_search import State, bounding_devices, merged
+from neuroshard_planner.search.local_search import State, bounding_devices
 from neuroshard_planner.search.options import OptionTable
 from neuroshard_planner.search.partitioner import GreedyPass, place, place_by_networks
 
@@ -226,8 +226,7 @@ class SplitSearch:
         ]
 
     def _judge(self, placed: Sequence[tuple[StatePass, Placement]]) -> list[BeamState]:
-        """Return the placements with their costs by the networks, no device with two shards of a unit."""
-        placed = [(lane, merged(self._problem, placement)) for lane, placement in placed]
+        """Return the placements with their costs by the networks."""
         levels = self._problem.device_levels([placement for _, placement in placed])
         totals_ms = self._problem.step_cost.total_ms(levels.max(axis=1)).tolist()
         smooth_ms = self._problem.step_cost.smooth_ms(levels).tolist()
@@ -240,18 +239,14 @@ class SplitSearch:
         """Return the cheapest candidates of distinct states, and those that could be cheapest once evened out.
 
         Few large shards cost less in sum but are harder to even out: greedy placement is bad at it, local
-        search better. No step leads from one widest shard to another, which gives all shards its lanes: the best of
-        each width come first.
+        search better.
         """
         distinct = _distinct(sorted(candidates, key=lambda each: each.total_ms))
         if not distinct:
             return []
         even = self._problem.compute_ms(mean_sums(self._problem, [each.placement for each in distinct])).sum(axis=1)
         hopeful = np.argsort([each.total_ms for each in distinct] + even, kind="stable").tolist()
-        widest = [int(self._problem.kinds.num_columns[each.placement.kinds].max()) for each in distinct]
-        of_widths = {widest[position]: position for position in reversed(hopeful)}
-        ranked = [position for position in hopeful if position in of_widths.values()]
-        chosen = list(dict.fromkeys([*range(min(count // 2, len(distinct))), *ranked, *hopeful]))[:count]
+        chosen = list(dict.fromkeys([*range(min(count // 2, len(distinct))), *hopeful]))[:count]
         return [distinct[position] for position in sorted(chosen)]
 
     def _estimates_ms(self, placements: Sequence[Placement]) -> FloatArray:

@@ -99,7 +99,7 @@ def test_a_search_that_improves_nothing_ends_before_its_budget() -> None:
 def test_a_table_fills_what_others_leave_of_a_tight_memory() -> None:
     """Five tables on four devices: even cuts of the largest leave the hottest no device of its own."""
     problem = Problem(drawn(82).request, bundled_bundle("h100-80gb"))
-    packing = Packing(problem.request, problem.units, problem.allowed)
+    packing = Packing(problem.request)
     pieces = next(packing.fills(packing.capacity_bytes))
     fill = placed(problem, *((piece.unit, piece.num_columns, piece.device) for piece in pieces))
 

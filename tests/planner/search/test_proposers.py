@@ -4,7 +4,6 @@ import numpy as np
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.problem.tuning import SearchTuning
-from neuroshard_planner.search.local_search import merged
 from neuroshard_planner.search.options import OptionTable
 from neuroshard_planner.search.proposers import SplitSearch
 from support.builders import GIB, request, table, tables, topology
@@ -44,15 +43,6 @@ def test_candidates_come_cheapest_first_and_are_distinct() -> None:
     assert totals == sorted(totals)
     assert len({candidate.lane.state.tobytes() for candidate in found}) == len(found)
     assert problem.total_ms([candidate.placement for candidate in found]).tolist() == totals
-
-
-def test_no_candidate_has_two_shards_of_a_table_on_a_device() -> None:
-    """They would cost less than the one shard that they are written down as."""
-    problem, _, search = search_of(request(table(embedding_dim=256, pooling_factor=80.0), *tables(3), num_devices=2))
-
-    found = search.run()
-
-    assert all(merged(problem, candidate.placement) is candidate.placement for candidate in found)
 
 
 def test_proposals_of_several_widths_come_first() -> None:
