@@ -9,7 +9,7 @@ bound the communication. A unit that must keep a wide shard bounds the compute b
 communication by what it brings its device.
 
 Plans are bounded by the set of families in use. Which family and which widths a unit takes, prices bound
-(`price_bound`), and of small sets branch by branch (`branches`). Where the costs have no slopes, the least of all
+(`prices`), and of small sets branch by branch (`branches`). Where the costs have no slopes, the least of all
 families and widths counts, coordinate by coordinate.
 
 Tables by rows and copies are on all devices, whole in width: the widest of them gives every shard of the plan its
