@@ -4,6 +4,7 @@ A search takes ten to thirty times as long as its lower bound. So an alternative
 room for the gain that is asked for, and promises one.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -141,7 +142,7 @@ class Trials:
         self._tried.clear()
 
 
-class Choice:
+class Choice(ABC):
     """A respect in which a request permits more than one form of its plan.
 
     Args:
@@ -153,9 +154,9 @@ class Choice:
         self._asked = asked
         self._trials = trials
 
+    @abstractmethod
     def decided(self, best: Plan, /) -> Plan:
         """Return the best plan so far, or a better one of another form; its request is of that form."""
-        raise NotImplementedError
 
     def written(self, plan: Plan) -> Plan:
         """Return the final plan with what was decided."""
