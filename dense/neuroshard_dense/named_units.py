@@ -11,7 +11,7 @@ MOST_LISTED = 12
 
 
 def names_modules(profile: DenseProfile) -> bool:
-    """Return whether a profile names all modules of units that repeat, which profiles of earlier releases do not."""
+    """Return whether a profile names all modules of units that repeat; those of earlier releases do not."""
     return all(len(unit.modules) == unit.repeats for unit in profile.units)
 
 
@@ -23,8 +23,7 @@ def named_units_problem(profile: DenseProfile, choices: DenseChoices) -> str | N
             further = f", and {len(modules) - MOST_LISTED:,} more" if len(modules) > MOST_LISTED else ""
             return (
                 f"dense_choices.units[{index}].module: the dense part has no module at or below {each.module!r}"
-                f"; hint: name "
-                f"one of {', '.join(modules[:MOST_LISTED])}{further}, or a part of the model above them"
+                f"; hint: name one of {', '.join(modules[:MOST_LISTED])}{further}, or a part of the model above them"
             )
     return None
 

@@ -19,8 +19,7 @@ def permitted_groups(request: PlanRequest) -> tuple[Grouping, ...]:
     if request.dense_choices is not None and request.dense_choices.excludes_replicas:
         raise ValueError(
             "dense_choices: groups train dense parts that are replicated and not checkpointed"
-            "; hint: leave it or replication "
-            "out"
+            "; hint: leave it or replication out"
         )
     if request.topology.host_memory is not None:
         raise ValueError(
