@@ -81,17 +81,14 @@ def _plan(
     request: PlanRequest, bundle: Bundle, incumbent: Incumbent | None, search: _Search, *, is_first: bool = False
 ) -> Plan:
     """Return the plan of a request with a number of samples; ``is_first``: the first that fits."""
-
-    def of_devices(asked: PlanRequest, near: Incumbent | None = None) -> Plan:
-        return _with_choices(asked, bundle, near, search, is_first=is_first)
-
+    with_choices = partial(_with_choices, bundle=bundle, search=search, is_first=is_first)
     if request.servers is None:
-        return of_devices(request, incumbent)
-    return plan_with_servers(request, of_devices=of_devices, of_servers=of_devices, costs=bundle, incumbent=incumbent)
+        return with_choices(request, incumbent)
+    return plan_with_servers(request, search=with_choices, costs=bundle, incumbent=incumbent)
 
 
 def _with_choices(
-    request: PlanRequest, bundle: Bundle, incumbent: Incumbent | None, search: _Search, *, is_first: bool
+    request: PlanRequest, incumbent: Incumbent | None, *, bundle: Bundle, search: _Search, is_first: bool
 ) -> Plan:
     if request.replication is not None and incumbent is not None:
         raise RequestError(

@@ -33,7 +33,7 @@ from neuroshard_planner.problem.cost_model import CostModel
 from neuroshard_planner.problem.counted_memory import memory_ledger
 from neuroshard_planner.problem.plan_cost import predicted_cost
 from neuroshard_planner.problem.problem import Problem
-from neuroshard_planner.searches import Search, remembered
+from neuroshard_planner.searches import remembered
 
 NearSearch = Callable[[PlanRequest, Incumbent | None], Plan]
 MOST_SEARCHED = 4
@@ -45,14 +45,13 @@ SERVER_WORK = 2000
 
 
 def plan_with_servers(
-    request: PlanRequest, *, of_devices: NearSearch, of_servers: Search, costs: CostModel, incumbent: Incumbent | None
+    request: PlanRequest, *, search: NearSearch, costs: CostModel, incumbent: Incumbent | None
 ) -> Plan:
     """Return the plan of a request with embedding servers.
 
     Args:
         request: has the servers.
-        of_devices: returns the plan of the tables on devices, near the plan in force.
-        of_servers: returns that of the tables on servers.
+        search: returns the plan of the tables on devices, near the plan in force, and that of the tables on servers.
         costs: those of the trainers' devices.
         incumbent: the plan in force.
 
@@ -61,7 +60,7 @@ def plan_with_servers(
     """
     pool = request.servers
     assert pool is not None, "the caller looked"
-    split = _Split(request, of_devices=of_devices, of_servers=of_servers, costs=costs, incumbent=incumbent)
+    split = _Split(request, search=search, costs=costs, incumbent=incumbent)
     pinned = frozenset(pool.tables)
     if pool.policy is ServerPolicy.NEVER or request.algorithm is not Algorithm.NEUROSHARD:
         return split.plan(pinned)
@@ -262,17 +261,10 @@ class _Split:
     """Plans of one request by the tables on its servers, each made once."""
 
     def __init__(
-        self,
-        request: PlanRequest,
-        *,
-        of_devices: NearSearch,
-        of_servers: Search,
-        costs: CostModel,
-        incumbent: Incumbent | None,
+        self, request: PlanRequest, *, search: NearSearch, costs: CostModel, incumbent: Incumbent | None
     ) -> None:
         self._request = request
-        self._of_devices = of_devices
-        self._of_servers = of_servers
+        self._search = search
         self._costs = costs
         self._incumbent = incumbent
         self.plan = remembered(self._planned)
@@ -311,7 +303,7 @@ class _Split:
         budget = self._request.search.work_budget or SERVER_WORK
         far = far.model_copy(update={"search": far.search.model_copy(update={"work_budget": budget})})
         try:
-            served = self._of_servers(far)
+            served = self._search(far, None)
         except InfeasibleError as error:
             raise InfeasibleError(
                 f"the tables on embedding servers do not fit, where each of {far.topology.num_devices} processes is a "
@@ -323,7 +315,7 @@ class _Split:
     def _planned(self, names: frozenset[str]) -> Plan:
         served = self._on_servers(names) if names else None
         before, known = self._incumbent, self.incumbent_names
-        found = self._of_devices(without_served(self._request, names), before if known == names else None)
+        found = self._search(without_served(self._request, names), before if known == names else None)
         if served is None:
             found = found.model_copy(update={"request": self._request})
         else:
