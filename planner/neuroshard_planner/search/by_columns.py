@@ -214,9 +214,10 @@ def _fills(problem: Problem) -> list[Placement]:
 
     They cut a table as unevenly as room asks for, to which no even cut leads.
     """
-    packing = Packing(problem.request)
-    if problem.is_large or 2 * sum(packing.whole_bytes) < packing.capacity_bytes * problem.num_devices:
+    room = problem.memory.shard_capacity_bytes * problem.num_devices
+    if problem.is_large or 2 * int(problem.kinds.memory_bytes[problem.whole].sum()) < room:
         return []
+    packing = Packing(problem.request)
     return [_placed(problem, pieces) for pieces in packing.fills(packing.capacity_bytes)]
 
 
