@@ -122,11 +122,6 @@ def families_of(types: frozenset[ShardingType]) -> frozenset[int]:
     return frozenset(FAMILIES.index(Family.of(kind)) for kind in types)
 
 
-def num_usable(problem: Problem) -> int:
-    """Return the number of devices that may hold shards."""
-    return problem.num_devices if problem.allowed is None else int(problem.allowed.any(axis=0).sum())
-
-
 def every_choice(problem: Problem) -> tuple[Choices, IndexArray]:
     """Return all shards that a plan may hold, in no more lanes than each needs, and their kinds [n]."""
     kinds, kind = problem.kinds, _every_kind(problem)
@@ -135,7 +130,7 @@ def every_choice(problem: Problem) -> tuple[Choices, IndexArray]:
     most_pieces = np.array([[_most_pieces(each, family) for family in FAMILIES] for each in problem.units])
     copies = np.array([_num_placed(each, problem) for each in FAMILIES])[family]
     width = kinds.num_columns[kind].astype(np.float64)
-    share = copies * columns / width / num_usable(problem)
+    share = copies * columns / width / problem.num_usable_devices
     choices = Choices(
         rows=mean_rows(problem, kind, share),
         unit=unit,

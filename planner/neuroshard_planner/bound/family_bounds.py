@@ -40,7 +40,6 @@ from neuroshard_planner.bound.choices import (
     every_choice,
     families_of,
     mean_rows,
-    num_usable,
     shard_levels,
 )
 from neuroshard_planner.bound.prices import price_bound
@@ -131,7 +130,7 @@ class FamilyBounds:
         bound_ms = max(spread_ms, priced_ms)
         if bound_ms >= enough_ms or not by_branches or len(self._lanes) > MOST_CHOICES:
             return bound_ms
-        branches = Branches(relaxed, choices, num_devices=num_usable(self._problem), limit_ms=limit_ms)
+        branches = Branches(relaxed, choices, num_devices=self._problem.num_usable_devices, limit_ms=limit_ms)
         return branches.bound_ms(mean, bound_ms, enough_ms)
 
     def _spread_ms(self, choices: Choices, of_some_device: FloatArray) -> float:

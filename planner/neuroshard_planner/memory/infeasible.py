@@ -11,6 +11,7 @@ from neuroshard_api.process.sizes import format_bytes, rounded_up
 from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.memory.packing import Packing
 from neuroshard_planner.problem.counted_memory import memory_ledger
+from neuroshard_planner.problem.units import allowed_devices, num_usable_devices, resolve_units
 
 MOST_NODES_FACTOR = 64  # stop looking for more devices beyond this many times the nodes
 QUICK_NODES = 500  # of the packer while looking for a remedy; what it finds fits, a smaller change may do too
@@ -28,7 +29,8 @@ def has_room(request: PlanRequest) -> bool:
         RequestError: the request contradicts itself.
     """
     ledger = memory_ledger(request)
-    offered = Packing(request).num_usable_devices * ledger.shard_capacity_bytes
+    allowed = allowed_devices(request, resolve_units(request))
+    offered = num_usable_devices(allowed, request.topology.num_devices) * ledger.shard_capacity_bytes
     if may_be_on_host(request):
         offered += request.topology.num_nodes * ledger.host_capacity_bytes
     return ledger.shard_capacity_bytes <= 0 or int(ledger.least_bytes.sum()) <= offered

@@ -13,7 +13,13 @@ from neuroshard_api.documents.tables import DIM_MULTIPLE
 from neuroshard_costs.shards import IndexArray
 
 from neuroshard_planner.problem.counted_memory import memory_ledger
-from neuroshard_planner.problem.units import allowed_devices, even_widths, placed_units, resolve_units
+from neuroshard_planner.problem.units import (
+    allowed_devices,
+    even_widths,
+    num_usable_devices,
+    placed_units,
+    resolve_units,
+)
 
 MAX_NODES = 5_000  # of the integer program; random tight cases of 8 tables on 4 devices take up to 400
 
@@ -38,6 +44,7 @@ class Packing:
         ledger, units = memory_ledger(request), resolve_units(request)
         allowed = allowed_devices(request, units)
         self.num_devices = request.topology.num_devices
+        self.num_usable_devices = num_usable_devices(allowed, self.num_devices)
         self.units = placed_units(units, allowed, self.num_devices)
         self.capacity_bytes = ledger.shard_capacity_bytes
         self._allowed = np.ones((len(units), self.num_devices), dtype=np.bool_) if allowed is None else allowed
@@ -58,11 +65,6 @@ class Packing:
         """Return the bytes of the widest shard that the unit must have somewhere, split as often as allowed."""
         definition = self.units[unit]
         return self.bytes_of(unit, even_widths(definition.num_columns, definition.max_shards)[0])
-
-    @property
-    def num_usable_devices(self) -> int:
-        """Devices that may hold any unit."""
-        return int(self._allowed.any(axis=0).sum())
 
     def overfull_device(self) -> tuple[int, int] | None:
         """Return a device and the bytes of the units that may be nowhere else, if they exceed its capacity."""

@@ -26,7 +26,14 @@ from neuroshard_planner.problem.counted_memory import memory_ledger
 from neuroshard_planner.problem.shard_kinds import ShardKinds, ShardSize
 from neuroshard_planner.problem.sharding_choice import default_types, host_choices, sharding_types
 from neuroshard_planner.problem.tuning import SearchTuning
-from neuroshard_planner.problem.units import BoolArray, Unit, allowed_devices, placed_units, resolve_units
+from neuroshard_planner.problem.units import (
+    BoolArray,
+    Unit,
+    allowed_devices,
+    num_usable_devices,
+    placed_units,
+    resolve_units,
+)
 
 PROBES_PER_EVALUATION = (
     1024  # probes of greedy placement that take as long as one evaluation of a device by the networks
@@ -116,6 +123,11 @@ class Problem:
         """[units] ways in which each unit may be sharded. Raises RequestError where one has none."""
         default = default_types(self.request, self.costs.manifest)
         return sharding_types(self.request, self.units, self.allowed, default)
+
+    @property
+    def num_usable_devices(self) -> int:
+        """Devices that may hold any unit."""
+        return num_usable_devices(self.allowed, self.num_devices)
 
     @property
     def is_large(self) -> bool:

@@ -120,6 +120,11 @@ def placed_units(units: Sequence[Unit], allowed: BoolArray | None, num_devices: 
     )
 
 
+def num_usable_devices(allowed: BoolArray | None, num_devices: int) -> int:
+    """Return the number of devices that may hold any unit; for the arguments see `placed_units`."""
+    return num_devices if allowed is None else int(allowed.any(axis=0).sum())
+
+
 def allowed_devices(request: PlanRequest, units: Sequence[Unit]) -> BoolArray | None:
     """Return [units, devices], or None where every unit may be on every device.
 
