@@ -49,6 +49,8 @@ demo-plan: $(DEMO) ## Plan a public model for 8 GPUs and write demo/report.html 
 
 # Two at a time on two cores; collection, and tests that wait, leave some of them idle.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --dist worksteal
+# Seconds that a test of processes may take: one of half a minute took five next to a cluster, at a lower priority.
+PROCESSES_TIMEOUT := 1200
 
 .PHONY: test
 test: $(DEV) ## Install what the tests need, then check style, types, imports, and run all tests but those of test-processes and test-api
@@ -62,7 +64,7 @@ test-units: $(DEV)
 .PHONY: test-processes
 test-processes: $(DEV) $(MOVIELENS) ## Run the tests that start processes which plan, profile, or train, seconds to a minute each
 	@mkdir -p build/times
-	$(PYTEST) --junitxml build/times/test-processes.xml -m processes $(AGAIN) \
+	$(PYTEST) --junitxml build/times/test-processes.xml --timeout $(PROCESSES_TIMEOUT) -m processes $(AGAIN) \
 		$$(grep -rl --include="test_*.py" mark.processes tests)
 
 .PHONY: test-api

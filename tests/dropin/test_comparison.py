@@ -13,7 +13,6 @@ FOLDER = Path(__file__).parent
 
 @pytest.mark.processes
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_script_compares_plans_from_equal_weights_on_equal_batches(tmp_path: Path, ranks: RankServer) -> None:
     """Losses of a cut table, and of one with copies, are those of the whole one; every round has its times.
 

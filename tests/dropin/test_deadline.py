@@ -7,7 +7,7 @@ import pytest
 from neuroshard_api.process.exit_codes import ExitCode
 from support.trainer.rank_server import RankServer, output
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
 WORKER = Path(__file__).parent / "deadline_worker.py"
 
 

@@ -12,7 +12,6 @@ FOLDER = Path(__file__).parent
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("count", [2, 4])
 def test_models_train_under_the_drop_ins_plans_as_under_torchrecs(
     tmp_path: Path, ranks: RankServer, count: int
@@ -26,14 +25,12 @@ def test_models_train_under_the_drop_ins_plans_as_under_torchrecs(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_the_drop_in_needs_no_package_of_cluster_or_command(tmp_path: Path, ranks: RankServer) -> None:
     """A training image has TorchRec, and neither kopf, kubernetes nor typer."""
     ranks.succeed(f"{FOLDER / 'blocked_worker.py'}:main", folder=tmp_path, count=1)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_the_example_with_one_line_changed_runs_and_prints_what_the_guide_shows(
     tmp_path: Path, ranks: RankServer
 ) -> None:

@@ -44,7 +44,7 @@ from support.trainer.trainer_builders import ALONE, TABLES, Cuts, job_data, plan
 
 from benchmarks.process_family import kill_family
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]  # minutes on a machine that is busy
+pytestmark = [pytest.mark.processes]
 
 ROOT = Path(__file__).parents[2]
 FAILURE_WORKER = Path(__file__).parent / "ranks" / "failure_worker.py"

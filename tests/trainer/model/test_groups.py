@@ -7,7 +7,7 @@ import pytest
 from neuroshard_api.sharding.replication import GroupLayout
 from support.trainer.rank_server import RankServer
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
 NUM_PLANS = 4
 
 

@@ -9,7 +9,6 @@ WORKER = Path(__file__).with_name("construction_worker.py")
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 @pytest.mark.processes
 def test_what_torchrec_refuses_on_one_rank_is_an_error_of_all(tmp_path: Path, ranks: RankServer) -> None:
     """None is left in the collectives that follow, and the others name the rank."""
