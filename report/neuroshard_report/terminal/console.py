@@ -19,6 +19,7 @@ class PrintableConsole(Console):
             file=file,
             width=width,
             markup=False,
+            emoji=False,
             highlight=False,
             force_jupyter=False,  # which would show in the notebook what is written to a file
             color_system="auto" if has_color else None,

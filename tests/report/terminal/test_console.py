@@ -28,6 +28,13 @@ def hostile_job() -> DLRMTrainingJob:
     return DLRMTrainingJob.from_data(data)
 
 
+def test_a_name_with_colons_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    """Rich reads `:smile:` as an emoji."""
+    print_content("user:key:rank")
+
+    assert capsys.readouterr().out == "user:key:rank\n"
+
+
 @pytest.mark.parametrize("is_terminal", [False, True])
 def test_the_escapes_of_a_status_are_shown_and_not_obeyed(
     capsys: pytest.CaptureFixture[str],
