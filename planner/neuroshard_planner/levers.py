@@ -233,7 +233,7 @@ def _even_ms(plan: Plan, problem: Problem) -> float:
     """Return the cost of a plan's cuts on the devices of a problem, as if these were even."""
     placement, family = placement_of(plan.tables, problem), problem.kinds.family
     is_everywhere = np.isin(family[placement.kinds], EVERYWHERE)
-    copies = np.repeat(np.unique(placement.kinds[is_everywhere]), problem.num_devices)
+    copies = np.repeat(np.flatnonzero(np.bincount(placement.kinds[is_everywhere])), problem.num_devices)
     kinds = np.concatenate((placement.kinds[~is_everywhere], copies))
     return float(promised_ms(problem, [Placement(kinds=kinds, devices=np.zeros_like(kinds))])[0])
 

@@ -357,8 +357,8 @@ def fills(problem: Problem, forms: Forms, options: OptionTable, traits: FloatArr
     kinds_of = {unit: {form.family: int(form.pieces[0]) for form in forms.of(unit)} for unit in free.tolist()}
     copies = {unit: own[REPLICATED] for unit, own in kinds_of.items() if REPLICATED in own}
     whole = np.array([unit for unit in copies if COLUMNS in kinds_of[unit]], dtype=np.int64)
-    always = np.setdiff1d(list(copies), whole)
-    by_columns = np.setdiff1d(free, always)
+    always = np.setdiff1d(list(copies), whole, assume_unique=True)
+    by_columns = np.setdiff1d(free, always, assume_unique=True)
     columns = problem.kinds.traffic[problem.whole, POOLED]
     if not len(whole) or (columns[by_columns] != np.rint(columns[by_columns])).any():
         return []
@@ -371,7 +371,7 @@ def fills(problem: Problem, forms: Forms, options: OptionTable, traits: FloatArr
     every = np.arange(problem.num_devices)
     found: list[Fill] = []
     for count, peak in _counts(problem, columns, by_columns, order):
-        filled = np.setdiff1d(by_columns, order[:count])
+        filled = np.setdiff1d(by_columns, order[:count], assume_unique=True)
         kinds = np.array([copies[unit] for unit in (*always.tolist(), *order[:count].tolist())], dtype=np.int64)
         placement = Placement.joined(
             stays,

@@ -103,7 +103,7 @@ def _candidates(problem: Problem, placement: Placement) -> Iterator[_Candidate]:
 def _units(problem: Problem, placement: Placement) -> list[int]:
     if len(problem.units) <= MOST_UNITS:
         return list(range(len(problem.units)))
-    deciding = np.unique(problem.device_levels([placement])[0].argmax(axis=0))
+    deciding = np.flatnonzero(np.bincount(problem.device_levels([placement])[0].argmax(axis=0)))
     on_them = problem.kinds.unit[placement.kinds[np.isin(placement.devices, deciding)]]
     return sorted(set(map(int, on_them)))
 
