@@ -197,7 +197,7 @@ class BundleManifest(Document):
     """What the compute network was fitted to. None: ``source``, as the other networks."""
     training: dict[str, str | int | float] = Field(default_factory=dict)
     """Settings and library versions of the training run, for people."""
-    launch: Launch = Launch()
+    launch: Launch = Launch.model_construct()
     expansion: ExpansionCost | None = None
     """None: not measured; then it is priced as memory traffic."""
     codecs: tuple[CodecTimes, ...] = ()

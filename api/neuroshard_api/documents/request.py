@@ -207,7 +207,7 @@ class PlanRequest(Document):
     launch of a kernel counts."""
     compute_peak: ComputePeak = ComputePeak.SEPARATE
     """Which compute of the devices a step waits for."""
-    memory: MemorySettings = MemorySettings()
+    memory: MemorySettings = MemorySettings.model_construct()
     deduplicate: tuple[str, ...] | None = None
     """Duplication groups of tables whose repeated lists may be left out of batches. If unset: none. Empty: none, and
     the job's trainer could leave none out."""
@@ -246,8 +246,8 @@ class PlanRequest(Document):
     settings_of: Literal["job"] | None = None
     """Whose fields messages name: those of the job, or of ``--set``, that the request was made of. If unset: this
     document's own."""
-    constraints: Constraints = Constraints()
-    search: SearchSettings = SearchSettings()
+    constraints: Constraints = Constraints.model_construct()
+    search: SearchSettings = SearchSettings.model_construct()
     algorithm: Algorithm = Algorithm.NEUROSHARD
 
     @model_validator(mode="after")

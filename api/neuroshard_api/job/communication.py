@@ -120,15 +120,15 @@ class WireSettings(Part):
         ),
     )
 
-    embeddings: EmbeddingWires = EmbeddingWires()
+    embeddings: EmbeddingWires = EmbeddingWires.model_construct()
     """Types for pooled embeddings and their gradients."""
     dense: GradientTypeList = (GradientType.FP32,)
     """Types of the replicated dense part's gradients. Auto: permitted types; Fixed: exactly one. FP32 is exact, and
     with Auto always permitted. FP16 or BF16; Threshold (the largest entries alone). Gradients of sharded units
     travel as they are."""
-    threshold: Threshold = Threshold()
+    threshold: Threshold = Threshold.model_construct()
     """Settings of Threshold."""
-    guard: CommunicationGuard = CommunicationGuard()
+    guard: CommunicationGuard = CommunicationGuard.model_construct()
     """What watches the accuracy. It needs held-out samples."""
 
 

@@ -23,7 +23,7 @@ class StagePods(Part):
     resources: Resources | None = None
     """Resources of each container. If unset: for the profiler the trainer's resourcesPerNode, so that it meets the same
     devices; for the planner, which needs no GPU, the operator's setting."""
-    pod_metadata: PodTemplateMetadata = PodTemplateMetadata()
+    pod_metadata: PodTemplateMetadata = PodTemplateMetadata.model_construct()
     """Labels and annotations of the pods."""
     timeout_seconds: Annotated[int, Field(ge=1, le=INT32_MAX)]
     """Maximum time of the stage, all its attempts together, in seconds; then the job fails, or the fallback plans. It
@@ -99,19 +99,19 @@ class CheckpointSettings(Part):
 class Experimental(Part):
     """Settings that few jobs need. Each is off, or at the value that the product has for it, unless it is set."""
 
-    profiler: ProfilerPods = ProfilerPods()
+    profiler: ProfilerPods = ProfilerPods.model_construct()
     """How the profiler's pods run, and whether its cost models are corrected."""
-    planner: SearchLimits = SearchLimits()
+    planner: SearchLimits = SearchLimits.model_construct()
     """Numbers of the planner, and how its pods run."""
-    dense_parallelism: DenseUnits = DenseUnits()
+    dense_parallelism: DenseUnits = DenseUnits.model_construct()
     """Which units of the dense part are sharded or recomputed, and how, under training.denseParallelism."""
-    communication: WireSettings = WireSettings()
+    communication: WireSettings = WireSettings.model_construct()
     """Types for what travels between devices, and their guard, under training.communication."""
-    rendezvous: Rendezvous = Rendezvous()
+    rendezvous: Rendezvous = Rendezvous.model_construct()
     """How the workers find each other."""
-    checkpoint: CheckpointSettings = CheckpointSettings()
+    checkpoint: CheckpointSettings = CheckpointSettings.model_construct()
     """How checkpoints are written and taken."""
-    data: DataSettings = DataSettings()
+    data: DataSettings = DataSettings.model_construct()
     """How samples are drawn, ordered, and read."""
     embedding_servers: EmbeddingServers | None = None
     """Embedding servers: pods next to the workers, or processes of `neuroshard run`. Their ranks come after the

@@ -404,32 +404,32 @@ class Spec(Part):
     """Variants of the model that one trainer trains together, each with the numbers that it would have alone: on the
     same samples, batches, and devices. Pays where there are more variants than devices; otherwise `neuroshard sweep`
     gives each variant devices of its own. If unset: the model alone."""
-    profiler: Profiler = Profiler()
+    profiler: Profiler = Profiler.model_construct()
     """How the device and its links are measured."""
-    planner: Planner = Planner()
+    planner: Planner = Planner.model_construct()
     """How the plan is searched."""
     plan_ref: PlanReference | None = None
     """A plan of your own: profiling and planning are skipped; the plan must be for this model and this world size."""
-    trainer: Trainer = Trainer()
+    trainer: Trainer = Trainer.model_construct()
     """The workers."""
-    pod_template: PodTemplate = PodTemplate()
+    pod_template: PodTemplate = PodTemplate.model_construct()
     """Fields that the pods of the workers have in addition to the operator's. A change takes effect when the workers
     next
     start."""
-    data: Data = Data()
+    data: Data = Data.model_construct()
     """The samples that NeuroShard's own trainer reads."""
-    training: Training = Training()
+    training: Training = Training.model_construct()
     """How NeuroShard's own trainer trains."""
-    checkpoint: Checkpoint = Checkpoint()
+    checkpoint: Checkpoint = Checkpoint.model_construct()
     """Where and when the state of training is kept."""
-    failure_policy: FailurePolicy = FailurePolicy()
+    failure_policy: FailurePolicy = FailurePolicy.model_construct()
     """When failed workers are started again."""
-    run_policy: RunPolicy = RunPolicy()
+    run_policy: RunPolicy = RunPolicy.model_construct()
     """Deadlines, and what happens when the job has ended."""
-    replanning: Replanning = Replanning()
+    replanning: Replanning = Replanning.model_construct()
     """What the job does about inputs and nodes that changed since its plan was made. A change takes effect at the next
     decision."""
-    experimental: Experimental = Experimental()
+    experimental: Experimental = Experimental.model_construct()
     """Settings that few jobs need, and that may change or go with any release. Each is off, or at the value that the
     product has for it, unless it is set."""
 

@@ -327,17 +327,17 @@ class Training(Part):
     """Optimizer of the dense part."""
     dense_learning_rate: PositiveDecimal = "0.001"
     """Learning rate of the dense part's optimizer."""
-    learning_rate_schedule: LearningRateSchedule = LearningRateSchedule()
+    learning_rate_schedule: LearningRateSchedule = LearningRateSchedule.model_construct()
     """Warm-up and decay of both learning rates."""
     gradient_clip_norm: PositiveDecimal | None = None
     """Maximum norm of the dense part's gradients in a step; larger ones are scaled down. The tables' gradients go into
     their fused optimizer unclipped. If unset: no clipping."""
-    dense_parallelism: DenseParallelism = DenseParallelism()
+    dense_parallelism: DenseParallelism = DenseParallelism.model_construct()
     """How the dense part is kept on the devices: replicated or sharded."""
     precision: Precision = Precision.TF32
     """Arithmetic of the dense part's matrix products: FP32; TF32, which is FP32 on devices without it, such as CPUs; or
     BF16. Lookups compute in the tables' own types."""
-    communication: Communication = Communication()
+    communication: Communication = Communication.model_construct()
     """Narrow types for what travels between devices."""
     target_auc: PositiveDecimal | None = None
     """AUC at which training ends, at the first evaluation whose AUC less its error reaches it. If unset: training ends

@@ -75,9 +75,9 @@ class JobVariant(Part):
     name: Annotated[str, Field(min_length=1, max_length=32, pattern=_NAME)]
     """Name of the variant, of lower-case letters, digits, and hyphens, unique within the job. Metrics, tables, and
     exports have it."""
-    model: VariantModelFields = VariantModelFields()
+    model: VariantModelFields = VariantModelFields.model_construct()
     """Its model, where it differs from spec.model."""
-    training: VariantTrainingFields = VariantTrainingFields()
+    training: VariantTrainingFields = VariantTrainingFields.model_construct()
     """Its training, where it differs from spec.training."""
 
     def of_model(self, base: Model) -> Model:

@@ -313,7 +313,7 @@ class Trainer(Part):
     num_proc_per_node: ProcsPerNode = "auto"
     """Processes on each node, one device each: a number; gpu for the GPUs of resourcesPerNode; cpu for its CPUs; auto
     for its GPUs, or 1 where there are none. Can be changed only while the job is suspended."""
-    resources_per_node: Resources = Resources()
+    resources_per_node: Resources = Resources.model_construct()
     """Resources of each worker's container. Its memory also holds /dev/shm, which NCCL and data loaders use."""
     gpu_resource: Annotated[str, Field(min_length=3, max_length=317, pattern=EXTENDED_RESOURCE)] | None = None
     """Extended resource that is the workers' GPUs, such as example.com/a100-shared, and one of the limits of
@@ -364,7 +364,7 @@ class PodTemplateMetadata(Part):
 class PodTemplate(Part):
     """What the operator's own pod template is overlaid with."""
 
-    metadata: PodTemplateMetadata = PodTemplateMetadata()
+    metadata: PodTemplateMetadata = PodTemplateMetadata.model_construct()
     """Labels and annotations of the workers' pods."""
     spec: Fields = Field(default_factory=dict)
     """Fields of a pod's spec, merged over the operator's by Kubernetes' strategic merge: nodeSelector, tolerations,
