@@ -12,7 +12,6 @@ from neuroshard_api.documents.document import (
     DocumentError,
     field_path,
     parse_data,
-    parse_manifests,
     validated,
     validated_without_unknown,
 )
@@ -20,6 +19,7 @@ from neuroshard_api.documents.kinds import USES
 from neuroshard_api.documents.request import Constraints
 from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.documents.torchrec_plan import TorchRecPlan
+from neuroshard_api.documents.yaml_text import parse_manifests
 from neuroshard_api.job.training_job import API_VERSION, DLRMTrainingJob
 from neuroshard_api.schemas import DOCUMENTS
 from pydantic import ValidationError

@@ -14,8 +14,8 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from neuroshard_api.documents.document import parse_manifests
 from neuroshard_api.documents.tables import IdRule
+from neuroshard_api.documents.yaml_text import parse_manifests
 from neuroshard_api.job.job_file import JobFile, read_job_file
 from neuroshard_api.job.training import DataFormat
 from neuroshard_api.job.training_job import DLRMTrainingJob

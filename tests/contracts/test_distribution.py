@@ -28,7 +28,7 @@ def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     "name",
     [
         "neuroshard_api/documents/plan.py",
-        "neuroshard_api/presets/devices.yaml",
+        "neuroshard_api/presets/devices.toml",
         "neuroshard_api/py.typed",
         "neuroshard_cli/py.typed",
         "neuroshard_costs/bundles/h100-80gb/weights.safetensors",

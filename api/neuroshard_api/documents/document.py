@@ -12,7 +12,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Final, Self, TypeVar
 
-import yaml
 from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationError
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, SchemaValidator
@@ -79,11 +78,6 @@ ALL_FAULTS_UP_TO_VALUES = 20_000
 each list: pydantic keeps some kilobytes for each fault, and a document may consist of nothing else."""
 MAX_KEYS = 10_000
 """Maximum number of keys of one mapping, for the same reason."""
-MAX_EXPANDED_VALUES = 5_000_000
-"""Maximum number of values of a YAML document once its aliases are written out."""
-
-MAX_NESTING = 100
-"""Maximum depth of lists and mappings in YAML: the C library composes them recursively, and overflows its stack."""
 
 
 class Value(BaseModel):
@@ -301,75 +295,22 @@ def decoded(content: bytes, *, where: str) -> str:
 def parse_data(text: str, *, where: str, is_json: bool) -> object:
     """Return the plain data in JSON or YAML text. Raises DocumentError with line and column."""
     if is_json:
-        with _readable(where):
-            return json.loads(text, object_pairs_hook=_unique_keys)
+        return _parse_json(text, where=where)
+    from neuroshard_api.documents.yaml_text import parse_manifests  # noqa: PLC0415 - who reads JSON needs no YAML
+
     documents = parse_manifests(text, where=where)
     if len(documents) > 1:
         raise DocumentError(where, [problem_of_several(documents)])
     return documents[0] if documents else None
 
 
-def count_values(text: str, *, is_json: bool) -> tuple[int, int]:
-    """Count the values of JSON or YAML text, and the lists and mappings among them, before a parser makes objects.
-
-    JSON is counted by its signs, those in words included; the aliases of YAML are not followed.
-
-    Raises:
-        yaml.YAMLError: the text is not YAML.
-        ValueError: YAML that nests deeper than `MAX_NESTING`.
-    """
-    if is_json:
-        containers = text.count("[") + text.count("{")
-        return containers + text.count(","), containers
-    values = containers = depth = 0
-    for event in yaml.parse(text, Loader=_Loader):
-        values += isinstance(event, yaml.NodeEvent)
-        if isinstance(event, yaml.CollectionStartEvent):
-            containers, depth = containers + 1, depth + 1
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-        if depth > MAX_NESTING:
-            raise ValueError(f"it nests lists and mappings more than {MAX_NESTING} deep")
-    return values, containers
-
-
-def _expanded_values(data: object, known: dict[int, int]) -> int:
-    """Return the number of values in plain data, a value that is referred to twice counted twice."""
-    if not isinstance(data, dict | list):
-        return 1
-    if id(data) not in known:
-        known[id(data)] = 0  # a cycle is found by its own check
-        below = data.values() if isinstance(data, dict) else data
-        known[id(data)] = 1 + sum(_expanded_values(each, known) for each in below)
-    return known[id(data)]
-
-
-def parse_manifests(text: str, *, where: str) -> list[object]:
-    """Return the plain data of every document in YAML text, which separates them by ``---``. JSON is YAML too.
-
-    Raises DocumentError with line and column.
-    """
-    with _readable(where):
-        count_values(text, is_json=False)
-        documents = [data for data in yaml.load_all(text, Loader=_Loader) if data is not None]
-        if _expanded_values(documents, {}) > MAX_EXPANDED_VALUES:
-            raise ValueError(f"its aliases expand to more than {MAX_EXPANDED_VALUES:,} values; hint: write them out")
-        return documents
-
-
-@contextmanager
-def _readable(where: str) -> Iterator[None]:
-    """Turn a parser's error into a DocumentError with line and column."""
+def _parse_json(text: str, *, where: str) -> object:
     try:
-        yield
+        return json.loads(text, object_pairs_hook=_unique_keys)
     except json.JSONDecodeError as error:
         fault = f"{error.msg.removesuffix(' starting at')} at line {error.lineno}, column {error.colno}"
         problem = f"is not complete JSON: {fault}; hint: write the file again, it may have been cut off"
         raise DocumentError(where, [problem]) from error
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        at = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise DocumentError(where, [f"is not valid YAML{at}: {getattr(error, 'problem', None) or error}"]) from error
     except (ValueError, RecursionError) as error:
         raise DocumentError(where, [f"cannot be read: {error}"]) from error
 
@@ -382,24 +323,6 @@ def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
         repeated = sorted(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
         raise ValueError(f"the key {repeated[0]!r} occurs twice in one mapping; hint: remove one")
     return mapping
-
-
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc] # the C loader is optional
-    """YAML's safe loader, but a key that occurs twice is an error and not silently the last one."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - yaml's signature
-        """Return the mapping. Raises ConstructorError with the place of a repeated key."""
-        if len(node.value) > MAX_KEYS:
-            problem = f"a mapping has {len(node.value):,} keys; at most {MAX_KEYS:,} are read"
-            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
-        seen = set()
-        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
-            if key.value in seen:
-                problem = f"the key {key.value!r} occurs twice in one mapping; hint: remove one"
-                raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
-            seen.add(key.value)
-        mapping: dict[Any, Any] = super().construct_mapping(node, deep=deep)
-        return mapping
 
 
 def _version_problem(found: object, expected: str) -> str:

@@ -1,5 +1,6 @@
 """Device presets: published data sheets as documents. Holds numbers, computes nothing."""
 
+import tomllib
 from difflib import get_close_matches
 from functools import lru_cache
 from importlib.resources import files
@@ -7,7 +8,7 @@ from importlib.resources import files
 from pydantic import TypeAdapter
 
 from neuroshard_api.documents.counts import PositiveCount
-from neuroshard_api.documents.document import Value, parse_data
+from neuroshard_api.documents.document import Value
 from neuroshard_api.documents.topology import DeviceType, HostLink, HostMemory, Link, Rack, Topology, equal_racks
 
 
@@ -55,9 +56,11 @@ class DevicePreset(Value):
 
 @lru_cache(maxsize=1)
 def load_presets() -> dict[str, DevicePreset]:
-    """Return all presets by name, in the order of presets/devices.yaml."""
-    path = files("neuroshard_api") / "presets" / "devices.yaml"
-    raw = parse_data(path.read_text(encoding="utf-8"), where=path.name, is_json=False)
+    """Return all presets by name, in the order of presets/devices.toml."""
+    path = (
+        files("neuroshard_api") / "presets" / "devices.toml"
+    )  # of the standard library, which loads sooner than YAML's
+    raw = tomllib.loads(path.read_text(encoding="utf-8"))["preset"]
     presets = TypeAdapter(list[DevicePreset]).validate_python(raw)
     return {preset.device.name: preset for preset in presets}
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from neuroshard_api.documents.document import COMPRESSED_SUFFIX, DocumentError, parse_data, parse_manifests, read_text
+from neuroshard_api.documents.document import COMPRESSED_SUFFIX, DocumentError, parse_data, read_text
 from neuroshard_api.documents.kinds import kinds_of
 from neuroshard_api.documents.table_files import read_table_set
 from neuroshard_api.documents.tables import TableSet
@@ -107,6 +107,8 @@ def is_job_file(path: Path) -> bool:
 
 def read_job_file(path: Path) -> JobFile:
     """Read the one job of a YAML or JSON file. Raises DocumentError."""
+    from neuroshard_api.documents.yaml_text import parse_manifests  # noqa: PLC0415 - who reads JSON needs no YAML
+
     where = str(path)
     documents = parse_manifests(read_text(path), where=where)
     jobs: list[Any] = [data for data in documents if not isinstance(data, dict) or data.get("kind") != "ConfigMap"]

@@ -193,7 +193,7 @@ def job_text(log: JobData, sample: "Sample", *, embedding_dim: int, command: Seq
         DataError: there are more tables than a ConfigMap holds, or a feature can have no table.
         DocumentError: the job cannot be.
     """
-    from neuroshard_api.documents.document import parse_manifests
+    from neuroshard_api.documents.yaml_text import parse_manifests
     from neuroshard_api.job.training_job import DLRMTrainingJob
 
     name = job_name(log.place)

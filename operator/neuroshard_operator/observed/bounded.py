@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Union
 
-from neuroshard_api.documents.document import MAX_NESTING
+from neuroshard_api.documents.yaml_text import MAX_NESTING
 from neuroshard_api.job.spec import GROUP
 from neuroshard_api.job.training_job import KIND
 from neuroshard_decisions import names
