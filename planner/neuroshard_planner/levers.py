@@ -69,8 +69,8 @@ OPPOSITE = (LeverName.BATCH_SIZE, LeverName.NODES)
 """Levers of more and of less. Less is priced where more saves nothing: hardly ever do both save."""
 SHORT = SearchTuning(num_best=2, num_candidates=5, most_rounds=1)
 """Of a short search: fewer descents, for which less work is enough."""
-SHORT_SHARE = 0.3
-"""Of the work of a whole one."""
+SHORT_SHARE, SHORT_SHARE_OF_MANY = 0.3, 0.5
+"""Of the work of a whole one, for up to half as many units as are searched, and for more."""
 SHORT_ENDS_ABOVE = 0.013
 """Share by which it ends above a whole one in the mean (`benchmarks/promises.py`)."""
 MOST_SEARCHED_UNITS = 64
@@ -205,7 +205,9 @@ class Promises:
     def _searched_ms(self, request: PlanRequest, *, limit_ms: float | None = None) -> float | None:
         """Return the cost that a whole search should find. None: nothing fits, or below the limit."""
         named, gap = request.search, self._plan.gap
-        work = int(SHORT_SHARE * SearchTuning().least_budget(request.topology.num_devices))
+        has_many = 2 * len(resolve_units(request)) > MOST_SEARCHED_UNITS
+        share = SHORT_SHARE_OF_MANY if has_many else SHORT_SHARE
+        work = int(share * SearchTuning().least_budget(request.topology.num_devices))
         if gap > WIDER_GAP or not self._is_by_columns or (named.work_budget or math.inf) <= work:
             return searched_ms(request, self._costs, limit_ms=limit_ms)
         request = request.model_copy(update={"search": named.model_copy(update={"work_budget": work})})
