@@ -6,7 +6,7 @@ lever                                    promise
 types on the wire and of tables, batch   price of the plan's own placement: all tables change alike, and stay
 types of few tables, some on the host    a search: with narrow types some tables return to the devices
 batch that saves, of few tables          the plan's own placement after a descent: long steps are cut otherwise
-repeats, of few tables                   a search in the form that even devices prefer
+repeats, of few tables                   a search in the form that even devices prefer, and in one little worse there
 types on the wire of few tables, some    the least of the first and of the plan's cost, times the lower bound with the
 by rows or copied                        types over that without
 groups, nodes, of few tables             a search: there are other devices
@@ -182,7 +182,7 @@ class Promises:
         return min(found_ms)
 
     def _without_repeats_ms(self, problem: Problem) -> float:
-        """Return the cost of a plan without repeats, in the form that costs less on even devices, or with them."""
+        """Return the cost of a plan without repeats, in a form that costs least on even devices or little more."""
         total_ms, request, forms = self._plan.predicted.total_ms, problem.request, [problem]
         if problem.num_devices > 1:
             with suppress(RequestError):
@@ -190,8 +190,10 @@ class Promises:
         allowed = [each for each in forms if not _host_refuses(self._plan, each.request, self._costs)]
         even_ms = [self._at_even_ms(each) for each in allowed]
         least_ms = min(even_ms, default=total_ms)
-        found_ms = self._searched_ms(allowed[even_ms.index(least_ms)].request) if least_ms < total_ms else None
-        return found_ms or total_ms
+        near_ms = least_ms * (1 + PROMISE_ERROR)
+        near = [each.request for each, ms in zip(allowed, even_ms, strict=True) if ms <= near_ms]
+        found = [self._searched_ms(each) for each in near] if least_ms < total_ms else []
+        return min((each for each in found if each is not None), default=total_ms)
 
     def _by_bound_ms(self, problem: Problem) -> float:
         """Return the plan's cost, changed as the lower bound changes."""
