@@ -14,6 +14,7 @@ from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType
 from neuroshard_api.sharding.replication import ReplicationChoices
 from neuroshard_planner.levers import PROMISE_ERROR, LeverRequest, Promises, questions, saved_share, with_levers
+from neuroshard_planner.planning import searched_ms
 from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
@@ -219,6 +220,20 @@ def test_other_nodes_that_the_bound_excludes_are_not_promised() -> None:
     assert saved_share(plan, more, planned(more.request).predicted.total_ms) <= PROMISE_ERROR
 
 
+def repeating(num_nodes: int, width: int, pooling_factor: float) -> PlanRequest:
+    """Return a request of twelve tables, the lists of every other one repeated four times."""
+    tables = [
+        table.model_copy(update={"duplication_group": "user", "duplication_factor": 4.0} if position % 2 else {})
+        for position, table in enumerate(builders.tables(12, embedding_dim=width, pooling_factor=pooling_factor))
+    ]
+    return builders.request(
+        tables=builders.table_set(*tables, session_run=8),
+        topology=builders.topology(4, num_nodes=num_nodes),
+        constraints=Constraints(sharding_types=BY_COLUMNS),
+        search=SearchSettings(work_budget=4000),
+    )
+
+
 @pytest.mark.parametrize(
     ("num_nodes", "width", "pooling_factor"), [(1, 64, 40.0), (4, 256, 1.0)], ids=["long", "short"]
 )
@@ -226,23 +241,35 @@ def test_repeats_of_few_tables_are_promised_by_what_a_search_finds(
     num_nodes: int, width: int, pooling_factor: float
 ) -> None:
     """What a descent from the uneven placement finds is not enough; of short lists the grouped form alone pays."""
-    tables = [
-        table.model_copy(update={"duplication_group": "user", "duplication_factor": 4.0} if position % 2 else {})
-        for position, table in enumerate(builders.tables(12, embedding_dim=width, pooling_factor=pooling_factor))
-    ]
-    request = builders.request(
-        tables=builders.table_set(*tables, session_run=8),
-        topology=builders.topology(4, num_nodes=num_nodes),
-        constraints=Constraints(sharding_types=BY_COLUMNS),
-        search=SearchSettings(work_budget=4000),
-    )
-    plan, costs = planned(request), ExactCosts(request.topology.device)
+    plan = planned(repeating(num_nodes, width, pooling_factor))
+    costs = ExactCosts(plan.request.topology.device)
     (repeats,) = (each for each in questions(plan, costs=costs) if each.name is LeverName.REPEATS)
 
     promised = Promises(plan, costs=costs).total_ms(repeats)
 
     assert promised == pytest.approx(planned(repeats.request).predicted.total_ms, rel=0.03)
     assert saved_share(plan, repeats, promised or 0.0) > PROMISE_ERROR
+
+
+@pytest.mark.parametrize(("width", "forms"), [(32, [True, False]), (256, [True])], ids=["near", "apart"])
+def test_both_forms_of_repeats_are_searched_where_even_devices_do_not_tell(
+    width: int, forms: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of narrow tables the form that is 2 % behind on even devices is the better one."""
+    plan = planned(repeating(1, width, 12.0))
+    costs = ExactCosts(plan.request.topology.device)
+    (repeats,) = (each for each in questions(plan, costs=costs) if each.name is LeverName.REPEATS)
+    found: dict[bool, float | None] = {}
+
+    def noted(request: PlanRequest, *given: Any, **options: Any) -> float | None:
+        found[bool(request.grouped)] = searched_ms(request, *given, **options)
+        return found[bool(request.grouped)]
+
+    monkeypatch.setattr("neuroshard_planner.levers.searched_ms", noted)
+    promised = Promises(plan, costs=costs).total_ms(repeats)
+
+    assert list(found) == forms
+    assert promised == min(each for each in found.values() if each is not None)
 
 
 def test_other_nodes_of_many_tables_are_promised_by_even_devices() -> None:
