@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch.distributed as dist
-from neuroshard_api.documents.plan import DeduplicationForm, Plan
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.plan_parts import DeduplicationForm
 from neuroshard_api.documents.tables import Table, TableSet
 from neuroshard_api.job.model import Architecture, CrossNetwork
 from neuroshard_api.job.training import SyntheticGroup, SyntheticSessions

@@ -18,7 +18,8 @@ from pathlib import Path
 import numpy as np
 import torch.distributed as dist
 from neuroshard_api.documents.hardware import Hardware
-from neuroshard_api.documents.plan import DeduplicationForm, Plan
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.plan_parts import DeduplicationForm
 from neuroshard_api.documents.request import Constraints, Pipeline, PlanRequest
 from neuroshard_api.documents.tables import Optimizer, Table, TableSet
 from neuroshard_api.job.training import SyntheticGroup, SyntheticSessions

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.distributed as dist
-from neuroshard_api.documents.plan import DeduplicatedGroup, DeduplicationForm, Plan
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.plan_parts import DeduplicatedGroup, DeduplicationForm
 from neuroshard_api.documents.step_report import StepReport
 from neuroshard_api.documents.tables import Table, TableSet
 from neuroshard_trainer.data.collation import Make

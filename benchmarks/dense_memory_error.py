@@ -21,7 +21,8 @@ from neuroshard_api.documents.dense_layout import (
     SplittingChoice,
     UnitChoice,
 )
-from neuroshard_api.documents.plan import DeviceMemory, Plan
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.plan_parts import DeviceMemory
 from neuroshard_api.documents.request import Algorithm, PlanRequest
 from neuroshard_costs.bundle import CostBundle, bundled_bundle
 from neuroshard_dense.layouts import Layouts

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-from neuroshard_api.documents.plan import DeduplicatedGroup, DeduplicationForm, Plan
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.plan_parts import DeduplicatedGroup, DeduplicationForm
 from neuroshard_api.documents.step_report import RankTimes, StepReport
 from neuroshard_api.documents.tables import TableSet
 from neuroshard_trainer.data.batches import Batch

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from neuroshard_api.documents.plan import DeviceMemory, GivenPlan, Shard, TablePlacement
+from neuroshard_api.documents.plan import GivenPlan
+from neuroshard_api.documents.plan_parts import DeviceMemory, Shard, TablePlacement
 from neuroshard_api.documents.request import Algorithm, Pipeline, PlanRequest
 from neuroshard_api.documents.tables import Table
 from neuroshard_api.sharding.kinds import ShardingType, row_blocks

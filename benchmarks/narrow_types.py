@@ -29,7 +29,8 @@ import yaml
 from fbgemm_gpu.quantize_comm import QuantizationContext
 from neuroshard_api.documents.communication import WIRE_FORMATS, WireType, WireTypes
 from neuroshard_api.documents.gradient_exchange import GradientExchange, GradientType
-from neuroshard_api.documents.plan import GivenPlan, Shard, TablePlacement
+from neuroshard_api.documents.plan import GivenPlan
+from neuroshard_api.documents.plan_parts import Shard, TablePlacement
 from neuroshard_api.documents.presets import load_presets
 from neuroshard_api.documents.progress import GuardRecord, GuardState
 from neuroshard_api.documents.request import Algorithm, PlanRequest

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from neuroshard_api.documents.dense_profile import DenseProfile
-from neuroshard_api.documents.plan import DeviceMemory, Shard, TablePlacement
+from neuroshard_api.documents.plan_parts import DeviceMemory, Shard, TablePlacement
 from neuroshard_api.documents.presets import preset
 from neuroshard_api.documents.request import MemorySettings, Pipeline, PlanRequest
 from neuroshard_api.documents.tables import DataType, Optimizer, Table, TableSet

@@ -19,7 +19,8 @@ from typing import Any
 
 import torch.distributed as dist
 import yaml
-from neuroshard_api.documents.plan import GivenPlan, ServedTables, Shard, TablePlacement
+from neuroshard_api.documents.plan import GivenPlan
+from neuroshard_api.documents.plan_parts import ServedTables, Shard, TablePlacement
 from neuroshard_api.documents.presets import load_presets
 from neuroshard_api.documents.progress import TrainingProgress
 from neuroshard_api.documents.request import Algorithm, Pipeline, PlanRequest

@@ -16,7 +16,8 @@ from typing import Any
 
 import torch.distributed as dist
 import yaml
-from neuroshard_api.documents.plan import DeduplicatedGroup, GivenPlan
+from neuroshard_api.documents.plan import GivenPlan
+from neuroshard_api.documents.plan_parts import DeduplicatedGroup
 from neuroshard_api.documents.progress import TrainingProgress
 from neuroshard_api.documents.request import Constraints, PlanRequest
 from neuroshard_api.documents.step_report import StepReport

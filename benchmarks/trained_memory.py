@@ -11,7 +11,8 @@ from statistics import median
 from typing import Any
 
 from neuroshard_api.documents.document import validated
-from neuroshard_api.documents.plan import DeviceMemory, GivenPlan
+from neuroshard_api.documents.plan import GivenPlan
+from neuroshard_api.documents.plan_parts import DeviceMemory
 from neuroshard_api.documents.presets import preset
 from neuroshard_api.documents.request import Pipeline, PlanRequest
 from neuroshard_api.job.plan_request import plan_request

@@ -7,7 +7,8 @@ them. Its time is spread over the steps from one average to the next.
 from collections.abc import Sequence
 
 import numpy as np
-from neuroshard_api.documents.plan import CollectiveCost, DeviceCost, DeviceMemory, Plan, PlanCost
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.plan_parts import CollectiveCost, DeviceCost, DeviceMemory, PlanCost
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.sharding.collectives import CollectiveKind
 from neuroshard_api.sharding.kinds import Family

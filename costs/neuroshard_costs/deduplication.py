@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from neuroshard_api.documents.dense_profile import DensePass, DensePasses
-from neuroshard_api.documents.plan import DeduplicatedGroup, DeduplicationForm
+from neuroshard_api.documents.plan_parts import DeduplicatedGroup, DeduplicationForm
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import DataType, Table
 

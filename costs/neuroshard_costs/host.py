@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from neuroshard_api.documents.bundle import Launch
-from neuroshard_api.documents.plan import DeduplicatedGroup, DeduplicationForm, TablePlacement
+from neuroshard_api.documents.plan_parts import DeduplicatedGroup, DeduplicationForm, TablePlacement
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import Table
 from neuroshard_api.documents.topology import DeviceType

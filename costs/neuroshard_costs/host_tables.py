@@ -8,7 +8,7 @@ where constraints name a table's load factor it has another size.
 from functools import cached_property
 
 import numpy as np
-from neuroshard_api.documents.plan import TablePlacement
+from neuroshard_api.documents.plan_parts import TablePlacement
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.topology import HostMemory
 from neuroshard_api.sharding.kinds import ComputeKernel

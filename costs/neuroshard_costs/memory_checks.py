@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from neuroshard_api.documents.plan import DeviceMemory, Plan
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.plan_parts import DeviceMemory
 from neuroshard_api.documents.topology import Topology
 
 from neuroshard_costs.memory_ledger import MemoryLedger, tables_memory

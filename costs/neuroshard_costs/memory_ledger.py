@@ -38,7 +38,7 @@ from typing import NamedTuple
 
 import numpy as np
 from neuroshard_api.documents.communication import WIRE_FORMATS, WireType
-from neuroshard_api.documents.plan import DeviceMemory, TablePlacement
+from neuroshard_api.documents.plan_parts import DeviceMemory, TablePlacement
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import DataType, Optimizer
 from neuroshard_api.sharding.kinds import ComputeKernel, Family, num_row_parts

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from neuroshard_api.documents.plan import MovedTable, Plan, Shard, TablePlacement
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.plan_parts import MovedTable, Shard, TablePlacement
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import Table
 

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from math import isclose
 
 import numpy as np
-from neuroshard_api.documents.plan import DeviceCost, Plan
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.plan_parts import DeviceCost
 from neuroshard_api.sharding.collectives import CollectiveKind
 from neuroshard_api.sharding.kinds import ShardingType
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from neuroshard_api.documents.plan import CollectiveCost, DeviceCost, PlanCost, TablePlacement
+from neuroshard_api.documents.plan_parts import CollectiveCost, DeviceCost, PlanCost, TablePlacement
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.whole_step import WholeStep
 from neuroshard_api.sharding.collectives import CollectiveKind

@@ -18,7 +18,7 @@ latest, so that a short step hides nothing.
 from dataclasses import dataclass
 
 import numpy as np
-from neuroshard_api.documents.plan import PlanCost
+from neuroshard_api.documents.plan_parts import PlanCost
 from neuroshard_api.documents.presets import load_presets
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.servers import ServerPool

@@ -12,7 +12,8 @@ placements of as many exchanges take the same.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from neuroshard_api.documents.plan import Plan, Shard, TablePlacement
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.plan_parts import Shard, TablePlacement
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import Table
 from neuroshard_api.documents.whole_step import HostCost, WholeStep

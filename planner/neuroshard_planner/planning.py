@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Protocol
 
 from neuroshard_api.documents.label_names import label_warnings
-from neuroshard_api.documents.plan import BaselineCost, BundleReference, Plan, SearchStatistics, TablePlacement
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.plan_parts import BaselineCost, BundleReference, SearchStatistics, TablePlacement
 from neuroshard_api.documents.request import Algorithm, PlanRequest
 from neuroshard_api.process.errors import ExpectedError, MissingPackageError
 from neuroshard_api.sharding.kinds import ShardingType

@@ -11,8 +11,9 @@ devices' plan; those that promise most are searched.
 from collections.abc import Callable, Iterator, Sequence
 
 from neuroshard_api.documents.dense_layout import DenseChoices, DensePolicy
-from neuroshard_api.documents.plan import IncumbentPlan, Plan, ServedTables, TablePlacement
+from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.plan_choices import Alternative, ChoiceName, PlanChoice
+from neuroshard_api.documents.plan_parts import IncumbentPlan, ServedTables, TablePlacement
 from neuroshard_api.documents.request import Algorithm, PlanRequest
 from neuroshard_api.documents.served_request import PROCESS_BYTES, request_of_servers, without_tables
 from neuroshard_api.documents.servers import MOST_LOOKUPS, ServerPolicy, table_problem

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from neuroshard_api.documents.dense_profile import features_sha256
-from neuroshard_api.documents.plan import Shard, TablePlacement
+from neuroshard_api.documents.plan_parts import Shard, TablePlacement
 from neuroshard_api.documents.request import PlanRequest, TableConstraints
 from neuroshard_api.documents.tables import Table
 from neuroshard_api.sharding.kernels import widest_shard

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 
-from neuroshard_api.documents.plan import BaselineCost
+from neuroshard_api.documents.plan_parts import BaselineCost
 from neuroshard_api.documents.request import Algorithm, PlanRequest
 from neuroshard_api.process.errors import MissingPackageError
 from neuroshard_api.process.failures import CommandError

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from neuroshard_api.documents.document import parse_data, read_data, read_text
-from neuroshard_api.documents.plan import GivenPlan, Plan, TablePlacement
+from neuroshard_api.documents.plan import GivenPlan, Plan
+from neuroshard_api.documents.plan_parts import TablePlacement
 from neuroshard_api.documents.request import Algorithm, PlanRequest
 from neuroshard_api.documents.torchrec_plan import TorchRecPlan
 from neuroshard_api.process.failures import CommandError

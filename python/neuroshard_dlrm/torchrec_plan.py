@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from neuroshard_api.documents.plan import Shard, TablePlacement
+from neuroshard_api.documents.plan_parts import Shard, TablePlacement
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import Table, allowed_name
 from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType, kernels_of

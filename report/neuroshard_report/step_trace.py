@@ -7,7 +7,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from neuroshard_api.documents.plan import DeviceCost, Plan
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.plan_parts import DeviceCost
 from neuroshard_api.documents.step_report import RankTimes, StepReport
 from neuroshard_api.sharding.collectives import CollectiveKind
 

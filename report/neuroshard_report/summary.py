@@ -4,15 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from neuroshard_api.documents.dense_layout import DenseGroup
-from neuroshard_api.documents.plan import (
-    BaselineCost,
-    CollectiveCost,
-    DeviceCost,
-    DeviceMemory,
-    GivenPlan,
-    Plan,
-    TablePlacement,
-)
+from neuroshard_api.documents.plan import GivenPlan, Plan
+from neuroshard_api.documents.plan_parts import BaselineCost, CollectiveCost, DeviceCost, DeviceMemory, TablePlacement
 from neuroshard_api.documents.request import Algorithm
 from neuroshard_api.documents.servers import ServerPolicy
 from neuroshard_api.documents.tables import Table

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from neuroshard_api.documents.plan import TablePlacement
+from neuroshard_api.documents.plan_parts import TablePlacement
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import DataType, Optimizer, Pooling, Table
 from neuroshard_api.documents.topology import Rack, Topology

@@ -2,7 +2,7 @@
 
 import pytest
 from neuroshard_api.documents.dense_layout import DenseCost
-from neuroshard_api.documents.plan import BaselineCost, CollectiveCost, PlanCost
+from neuroshard_api.documents.plan_parts import BaselineCost, CollectiveCost, PlanCost
 from neuroshard_api.documents.request import Algorithm
 from neuroshard_api.documents.step_report import HostBoundShares, MeasuredCollective, MeasuredDuplication
 from neuroshard_api.job.status import HostBoundPart, PredictedCost

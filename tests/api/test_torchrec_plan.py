@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 from neuroshard_api.documents.document import DocumentError
-from neuroshard_api.documents.plan import DeduplicatedGroup, DeduplicationForm, Plan, Shard, TablePlacement
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.plan_parts import DeduplicatedGroup, DeduplicationForm, Shard, TablePlacement
 from neuroshard_api.documents.request import Constraints, MemorySettings, PlanRequest, TableConstraints
 from neuroshard_api.documents.tables import DataType
 from neuroshard_api.documents.topology import Rack, Topology

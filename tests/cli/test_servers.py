@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from neuroshard_api.documents.plan import GivenPlan, Plan, ServedTables
+from neuroshard_api.documents.plan import GivenPlan, Plan
+from neuroshard_api.documents.plan_parts import ServedTables
 from neuroshard_api.documents.servers import ServerPolicy, ServerPool
 from neuroshard_api.process.failures import CommandError
 from neuroshard_cli.local.run_plan import summary

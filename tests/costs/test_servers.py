@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from neuroshard_api.documents.plan import CollectiveCost, PlanCost
+from neuroshard_api.documents.plan_parts import CollectiveCost, PlanCost
 from neuroshard_api.documents.presets import load_presets
 from neuroshard_api.documents.servers import ServerPool
 from neuroshard_api.documents.topology import Link

@@ -6,7 +6,8 @@ import pytest
 from neuroshard_api.documents.communication import CommunicationChoices, WireType, WireTypes
 from neuroshard_api.documents.dense_profile import DensePass, DensePasses, DenseProfile
 from neuroshard_api.documents.levers import LeverName
-from neuroshard_api.documents.plan import DeduplicatedGroup, Plan, Shard, TablePlacement
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.plan_parts import DeduplicatedGroup, Shard, TablePlacement
 from neuroshard_api.documents.request import Algorithm, Constraints, PlanRequest, SearchSettings, TableConstraints
 from neuroshard_api.documents.tables import DataType, Table
 from neuroshard_api.documents.topology import Topology

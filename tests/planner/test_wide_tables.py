@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from neuroshard_api.documents.plan import Shard, TablePlacement
+from neuroshard_api.documents.plan_parts import Shard, TablePlacement
 from neuroshard_api.documents.request import Algorithm, Constraints, PlanRequest, TableConstraints
 from neuroshard_api.documents.tables import Pooling
 from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType

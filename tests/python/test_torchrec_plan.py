@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from neuroshard_api.documents.plan import GivenPlan, Plan, Shard, TablePlacement
+from neuroshard_api.documents.plan import GivenPlan, Plan
+from neuroshard_api.documents.plan_parts import Shard, TablePlacement
 from neuroshard_api.documents.request import Algorithm, Constraints, PlanRequest
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_dlrm.torchrec_plan import placements

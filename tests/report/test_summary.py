@@ -1,7 +1,8 @@
 from collections.abc import Callable
 
 import pytest
-from neuroshard_api.documents.plan import BaselineCost, CollectiveCost, Plan
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.plan_parts import BaselineCost, CollectiveCost
 from neuroshard_api.documents.request import Algorithm, ComputePeak, Constraints
 from neuroshard_api.documents.tables import Optimizer
 from neuroshard_api.job.step_cost import predicted_cost

@@ -8,11 +8,11 @@ from neuroshard_api.documents.bundle import BundleManifest, ErrorReport, Network
 from neuroshard_api.documents.dense_profile import DenseOperator, DenseProfile, DenseUnit, features_sha256
 from neuroshard_api.documents.document import Document, validated
 from neuroshard_api.documents.hardware import Hardware
-from neuroshard_api.documents.plan import (
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.plan_parts import (
     BundleReference,
     DeviceCost,
     DeviceMemory,
-    Plan,
     PlanCost,
     SearchStatistics,
     ServedTables,

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from neuroshard_api.documents.plan import DeduplicatedGroup, DeduplicationForm, Plan
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.plan_parts import DeduplicatedGroup, DeduplicationForm
 from neuroshard_api.job.exported_model import ExportedModel
 from neuroshard_api.process.errors import StorageError
 from neuroshard_api.process.exit_codes import ExitCode

@@ -10,7 +10,8 @@ from neuroshard_api.documents.bundle import Source
 from neuroshard_api.documents.communication import WIRE_FORMATS, WireType, WireTypes
 from neuroshard_api.documents.counts import Count, PositiveCount
 from neuroshard_api.documents.document import Document, DocumentError, Value
-from neuroshard_api.documents.plan import DeduplicatedGroup, GivenPlan, Shard, TablePlacement
+from neuroshard_api.documents.plan import GivenPlan
+from neuroshard_api.documents.plan_parts import DeduplicatedGroup, Shard, TablePlacement
 from neuroshard_api.documents.request import Constraints, ShardingTypes
 from neuroshard_api.documents.tables import DataType, Table
 from neuroshard_api.documents.topology import Topology

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from neuroshard_api.documents.plan import DeduplicatedGroup, GivenPlan, Plan
+from neuroshard_api.documents.plan import GivenPlan, Plan
+from neuroshard_api.documents.plan_parts import DeduplicatedGroup
 from neuroshard_api.documents.step_report import MeasuredDuplication, RankTimes, StepReport
 from neuroshard_api.job.status import (
     BestBaseline,

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from neuroshard_api.documents.plan import TablePlacement
+from neuroshard_api.documents.plan_parts import TablePlacement
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.sharding.placement_rules import placement_problems
 

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 from neuroshard_api.documents.bundle import Calibration, NetworkName
-from neuroshard_api.documents.plan import DeviceCost
+from neuroshard_api.documents.plan_parts import DeviceCost
 from neuroshard_api.documents.step_report import RankTimes
 from neuroshard_api.sharding.collectives import CollectiveKind, CollectiveTime
 from neuroshard_api.sharding.kinds import Family

@@ -10,8 +10,9 @@ The grouped form may also save time of the dense part, which a plan's cost does 
 import math
 from collections.abc import Mapping
 
-from neuroshard_api.documents.plan import DeduplicatedGroup, DeduplicationForm, Plan
+from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.plan_choices import ChoiceName
+from neuroshard_api.documents.plan_parts import DeduplicatedGroup, DeduplicationForm
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_costs.deduplication import members_of, product_saved_ms, repeating_groups
 from neuroshard_costs.moved_bytes import priced_ms

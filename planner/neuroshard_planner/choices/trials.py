@@ -8,8 +8,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from neuroshard_api.documents.plan import Plan, TablePlacement
+from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.plan_choices import Alternative, ChoiceName, PlanChoice
+from neuroshard_api.documents.plan_parts import TablePlacement
 from neuroshard_api.documents.request import Algorithm, PlanRequest
 from neuroshard_api.documents.whole_step import WholeStep
 from neuroshard_costs.moved_bytes import priced_ms

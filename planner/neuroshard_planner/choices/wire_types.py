@@ -12,8 +12,9 @@ import math
 from collections.abc import Sequence
 
 from neuroshard_api.documents.communication import CommunicationChoices, CommunicationPlan, WireAlternative, WireTypes
-from neuroshard_api.documents.plan import Plan, PlanCost
+from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.plan_choices import ChoiceName
+from neuroshard_api.documents.plan_parts import PlanCost
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.sharding.collectives import CollectiveKind
 from neuroshard_api.sharding.kinds import Family

@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from neuroshard_api.documents.plan import GivenPlan, Plan, TablePlacement
+from neuroshard_api.documents.plan import GivenPlan, Plan
+from neuroshard_api.documents.plan_parts import TablePlacement
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.sharding.placement_rules import as_asked, placement_devices
 from neuroshard_api.sharding.table_lists import table_problems

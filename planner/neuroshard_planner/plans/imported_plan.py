@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from neuroshard_api.documents.plan import GivenPlan, Plan, TablePlacement
+from neuroshard_api.documents.plan import GivenPlan, Plan
+from neuroshard_api.documents.plan_parts import TablePlacement
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.served_request import request_of_servers
 from neuroshard_api.sharding.table_lists import table_problems

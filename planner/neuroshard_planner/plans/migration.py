@@ -8,7 +8,7 @@ has it, the largest moves first, unless that costs more than the search's tolera
 from dataclasses import dataclass
 
 import numpy as np
-from neuroshard_api.documents.plan import IncumbentPlan, TablePlacement
+from neuroshard_api.documents.plan_parts import IncumbentPlan, TablePlacement
 from neuroshard_api.process.hints import without_hint
 from neuroshard_api.sharding.table_lists import table_problems
 from neuroshard_costs.moved_bytes import move_price_ms, moved_bytes, moved_tables

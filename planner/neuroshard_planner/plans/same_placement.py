@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from neuroshard_api.documents.plan import Plan, PlanCost
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.plan_parts import PlanCost
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_costs.memory_ledger import tables_memory
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 import numpy as np
-from neuroshard_api.documents.plan import Shard, TablePlacement
+from neuroshard_api.documents.plan_parts import Shard, TablePlacement
 from neuroshard_api.sharding.kinds import Family, ShardingType, num_row_parts, row_blocks
 from neuroshard_costs.host_tables import KERNELS, ON_DEVICE, kernel_code
 from neuroshard_costs.shards import FAMILIES

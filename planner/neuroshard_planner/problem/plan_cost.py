@@ -5,7 +5,7 @@ from types import MappingProxyType
 
 import numpy as np
 from neuroshard_api.documents.communication import WIRE_FORMATS
-from neuroshard_api.documents.plan import CollectiveCost, DeviceCost, PlanCost
+from neuroshard_api.documents.plan_parts import CollectiveCost, DeviceCost, PlanCost
 from neuroshard_api.sharding.collectives import CollectiveKind
 from neuroshard_api.sharding.kinds import Family
 from neuroshard_costs.exchanges import encoded_exchange

@@ -1,6 +1,7 @@
 """Plans without what servers and groups of devices add: those of the tables on devices alone, as devices run them."""
 
-from neuroshard_api.documents.plan import DeviceCost, Plan
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.plan_parts import DeviceCost
 from neuroshard_api.documents.served_request import without_tables
 from neuroshard_api.sharding.collectives import CollectiveKind
 from neuroshard_costs.averages import average_ms

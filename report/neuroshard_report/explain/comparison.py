@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from neuroshard_api.documents.plan import PlanCost
+from neuroshard_api.documents.plan_parts import PlanCost
 from neuroshard_api.documents.request import Algorithm, PlanRequest
 from neuroshard_api.documents.whole_step import WholeStep
 from neuroshard_api.process.errors import MissingPackageError

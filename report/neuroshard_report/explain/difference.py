@@ -7,7 +7,8 @@ other numbers of devices, can be compared.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from neuroshard_api.documents.plan import DeviceCost, GivenPlan, Plan, TablePlacement
+from neuroshard_api.documents.plan import GivenPlan, Plan
+from neuroshard_api.documents.plan_parts import DeviceCost, TablePlacement
 from neuroshard_api.documents.tables import Table
 from neuroshard_costs.moved_bytes import received_bytes
 

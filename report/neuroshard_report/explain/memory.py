@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from neuroshard_api.documents.plan import DeviceMemory, Plan
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.plan_parts import DeviceMemory
 from neuroshard_costs.memory_ledger import MemoryLedger
 
 NUM_TABLES = 3  # named of each device

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, replace
 
-from neuroshard_api.documents.plan import Plan, Shard, TablePlacement
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.plan_parts import Shard, TablePlacement
 from neuroshard_api.documents.served_request import request_of_servers
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.memory_ledger import MemoryLedger, tables_memory

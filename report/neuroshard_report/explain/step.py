@@ -1,6 +1,7 @@
 """The whole step of a plan in sentences: what bounds it, and what share of it the plan decides."""
 
-from neuroshard_api.documents.plan import BaselineCost, Plan
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.plan_parts import BaselineCost
 from neuroshard_api.documents.whole_step import WholeStep
 from neuroshard_api.sharding.kinds import Family
 from neuroshard_costs.served_cost import hidden_ms

@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 import numpy as np
-from neuroshard_api.documents.plan import Plan, TablePlacement
+from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.plan_choices import ChoiceName
+from neuroshard_api.documents.plan_parts import TablePlacement
 from neuroshard_api.documents.request import Algorithm, Constraints
 from neuroshard_api.documents.tables import Table
 from neuroshard_api.process.sizes import format_bytes

@@ -6,7 +6,7 @@ error on a real device from neither side, and is never shown without saying so.
 
 from dataclasses import dataclass
 
-from neuroshard_api.documents.plan import BundleReference
+from neuroshard_api.documents.plan_parts import BundleReference
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

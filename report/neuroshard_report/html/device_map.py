@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from neuroshard_api.documents.plan import Shard
+from neuroshard_api.documents.plan_parts import Shard
 from neuroshard_api.documents.tables import Table
 from neuroshard_api.process.sizes import format_bytes
 from neuroshard_api.sharding.kinds import ShardingType

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
-from neuroshard_api.documents.plan import BaselineCost, DeviceCost, DeviceMemory, Plan
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.plan_parts import BaselineCost, DeviceCost, DeviceMemory
 from neuroshard_api.documents.step_report import StepReport
 from neuroshard_api.documents.topology import Topology
 from neuroshard_api.process.sizes import format_bytes

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from neuroshard_api.documents.drift_report import DriftReport
 from neuroshard_api.documents.hardware import Hardware
-from neuroshard_api.documents.plan import DeviceCost, Plan
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.plan_parts import DeviceCost
 from neuroshard_api.documents.progress import DIVERGED, GuardRecord, TrainingProgress, by_variant, of_model
 from neuroshard_api.documents.step_report import RankTimes, StepReport
 from neuroshard_api.job.late_ranks import late_ranks_note

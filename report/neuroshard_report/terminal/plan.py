@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from neuroshard_api.documents.plan import DeduplicatedGroup, IncumbentPlan, Plan
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.plan_parts import DeduplicatedGroup, IncumbentPlan
 from neuroshard_api.process.sizes import format_bytes
 from neuroshard_api.sharding.kinds import ShardingType
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult

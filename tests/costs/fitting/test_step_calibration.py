@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from neuroshard_api.documents.bundle import Calibration
-from neuroshard_api.documents.plan import CollectiveCost, DeviceCost
+from neuroshard_api.documents.plan_parts import CollectiveCost, DeviceCost
 from neuroshard_api.documents.step_report import HostBoundShares, MeasuredCollective, RankTimes
 from neuroshard_api.sharding.collectives import CollectiveKind
 from neuroshard_api.sharding.kinds import Family

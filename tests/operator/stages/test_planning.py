@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from neuroshard_api.documents.config_map import contents_of, unpack_files
 from neuroshard_api.documents.levers import Lever, LeverName
-from neuroshard_api.documents.plan import Plan, ServedTables
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.plan_parts import ServedTables
 from neuroshard_api.documents.request import Algorithm, PlanRequest
 from neuroshard_api.documents.servers import ServerPool
 from neuroshard_api.job.plan_request import dense_signature

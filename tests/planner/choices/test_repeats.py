@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 from neuroshard_api.documents.bundle import CollectionParts
 from neuroshard_api.documents.communication import CommunicationChoices, WireType
-from neuroshard_api.documents.plan import GivenPlan, Plan, PlanCost
+from neuroshard_api.documents.plan import GivenPlan, Plan
 from neuroshard_api.documents.plan_choices import ChoiceName
+from neuroshard_api.documents.plan_parts import PlanCost
 from neuroshard_api.documents.request import Constraints, PlanRequest, SearchSettings
 from neuroshard_api.documents.tables import Pooling, Table
 from neuroshard_api.sharding.collectives import CollectiveKind

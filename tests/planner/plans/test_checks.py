@@ -6,7 +6,8 @@ from functools import cache
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from neuroshard_api.documents.plan import BaselineCost, GivenPlan, Plan, Shard, TablePlacement
+from neuroshard_api.documents.plan import GivenPlan, Plan
+from neuroshard_api.documents.plan_parts import BaselineCost, Shard, TablePlacement
 from neuroshard_api.documents.request import Algorithm, Constraints, PlanRequest, TableConstraints
 from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType
 from neuroshard_costs.memory_ledger import MemoryLedger, tables_memory

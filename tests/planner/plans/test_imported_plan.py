@@ -1,7 +1,8 @@
 """Plans from elsewhere: what is checked before they have a price, and which bound they have."""
 
 import pytest
-from neuroshard_api.documents.plan import Plan, TablePlacement
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.plan_parts import TablePlacement
 from neuroshard_api.documents.request import Constraints, PlanRequest
 from neuroshard_api.documents.tables import Pooling
 from neuroshard_api.sharding.collectives import CollectiveKind

@@ -1,7 +1,7 @@
 """From a placement to the tables and the ledger of a plan."""
 
 import pytest
-from neuroshard_api.documents.plan import Shard
+from neuroshard_api.documents.plan_parts import Shard
 from neuroshard_api.documents.request import Constraints
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_api.sharding.placement_rules import block_order_problem

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from neuroshard_api.documents.bundle import BundleManifest
-from neuroshard_api.documents.plan import Plan, TablePlacement
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.plan_parts import TablePlacement
 from neuroshard_api.documents.request import Constraints, Pipeline, PlanRequest, TableConstraints
 from neuroshard_api.documents.tables import Optimizer, Pooling
 from neuroshard_api.sharding.collectives import CollectiveKind

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from neuroshard_api.documents.plan import Plan, TablePlacement
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.plan_parts import TablePlacement
 from neuroshard_api.documents.request import ComputePeak, Pipeline, PlanRequest
 from neuroshard_api.documents.resolved_request import IN_GROUPS
 from neuroshard_api.documents.topology import HostMemory

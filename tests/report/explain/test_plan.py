@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 from neuroshard_api.documents.levers import LeverName
-from neuroshard_api.documents.plan import BaselineCost, Plan
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.plan_parts import BaselineCost
 from neuroshard_api.documents.request import Algorithm, ComputePeak, Constraints, PlanRequest, SearchSettings
 from neuroshard_api.documents.tables import Pooling
 from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType

@@ -5,7 +5,8 @@ import pytest
 from neuroshard_api.documents.communication import CommunicationPlan, WireAlternative, WireType, WireTypes
 from neuroshard_api.documents.dense_layout import DenseCost, DenseLayout, DenseMemory, DensePoint, PlannedUnit
 from neuroshard_api.documents.gradient_exchange import GradientAlternative, GradientDecision, GradientType
-from neuroshard_api.documents.plan import BaselineCost, Plan
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.plan_parts import BaselineCost
 from neuroshard_api.documents.request import Algorithm
 from neuroshard_report.html.page import render_html
 from neuroshard_report.summary import COST_TERMS, MEMORY_TERMS, cost_terms

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import yaml
 from neuroshard_api.documents.drift_report import DriftChange, Evidence, SlowdownCause, StepPart
-from neuroshard_api.documents.plan import IncumbentPlan, Plan
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.plan_parts import IncumbentPlan
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.job.job_file import read_job_file
 from neuroshard_api.job.status import Status

@@ -18,7 +18,8 @@ from neuroshard_api.documents.config_map import contents_of, pack_files, unpack_
 from neuroshard_api.documents.drift_report import DriftReport
 from neuroshard_api.documents.hardware import Hardware
 from neuroshard_api.documents.input_statistics import InputStatistics
-from neuroshard_api.documents.plan import IncumbentPlan, Plan
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.plan_parts import IncumbentPlan
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.step_report import StepReport
 from neuroshard_api.job.training_job import KIND

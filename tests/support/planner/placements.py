@@ -4,7 +4,8 @@ import random
 from collections.abc import Iterable, Sequence
 from itertools import count
 
-from neuroshard_api.documents.plan import GivenPlan, Shard, TablePlacement
+from neuroshard_api.documents.plan import GivenPlan
+from neuroshard_api.documents.plan_parts import Shard, TablePlacement
 from neuroshard_api.documents.request import Algorithm, PlanRequest
 from neuroshard_api.documents.tables import Table
 from neuroshard_api.documents.topology import Topology

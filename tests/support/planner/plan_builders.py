@@ -3,13 +3,13 @@
 import random
 from typing import Any
 
-from neuroshard_api.documents.plan import (
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.plan_parts import (
     BaselineCost,
     BundleReference,
     DeduplicatedGroup,
     DeviceCost,
     DeviceMemory,
-    Plan,
     PlanCost,
     SearchStatistics,
     Shard,

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 from neuroshard_api.documents.communication import WireType, WireTypes
-from neuroshard_api.documents.plan import DeviceMemory, Plan, Shard, TablePlacement
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.plan_parts import DeviceMemory, Shard, TablePlacement
 from neuroshard_api.documents.request import (
     ComputePeak,
     Constraints,

@@ -1,6 +1,7 @@
 """Builder of a plan that stores tables in other types than their own."""
 
-from neuroshard_api.documents.plan import GivenPlan, TablePlacement
+from neuroshard_api.documents.plan import GivenPlan
+from neuroshard_api.documents.plan_parts import TablePlacement
 from neuroshard_api.documents.request import Algorithm, PlanRequest
 from neuroshard_api.documents.stored_types import StoredTable, StoredTypes
 from neuroshard_api.documents.tables import DataType, Optimizer

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from neuroshard_api.documents.plan import GivenPlan, Plan, ServedTables
+from neuroshard_api.documents.plan import GivenPlan, Plan
+from neuroshard_api.documents.plan_parts import ServedTables
 from neuroshard_api.documents.request import Pipeline
 from neuroshard_api.documents.servers import ServerPool
 from neuroshard_api.documents.tables import Optimizer, Table

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import yaml
-from neuroshard_api.documents.plan import GivenPlan, Plan, Shard, TablePlacement
+from neuroshard_api.documents.plan import GivenPlan, Plan
+from neuroshard_api.documents.plan_parts import Shard, TablePlacement
 from neuroshard_api.documents.tables import Table
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_trainer.data.samples import Jagged, Samples

@@ -10,7 +10,7 @@ import torch
 from neuroshard_api.documents.drift_report import DriftReport, SlowdownCause
 from neuroshard_api.documents.finding import FindingKind
 from neuroshard_api.documents.input_statistics import InputStatistics
-from neuroshard_api.documents.plan import DeduplicatedGroup
+from neuroshard_api.documents.plan_parts import DeduplicatedGroup
 from neuroshard_trainer.data.synthetic import zipf_ranks
 from neuroshard_trainer.drift.drift_state import DriftState
 from neuroshard_trainer.drift.watch import DriftWatch, ReferenceTimes, forget, process_age_ms

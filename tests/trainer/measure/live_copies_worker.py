@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from neuroshard_api.documents.plan import Shard, TablePlacement
+from neuroshard_api.documents.plan_parts import Shard, TablePlacement
 from neuroshard_api.documents.request import Pipeline
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.memory_ledger import MemoryLedger, tables_memory

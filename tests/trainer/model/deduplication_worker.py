@@ -12,7 +12,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from neuroshard_api.documents.document import validated
-from neuroshard_api.documents.plan import DeduplicatedGroup, DeduplicationForm, GivenPlan, TablePlacement
+from neuroshard_api.documents.plan import GivenPlan
+from neuroshard_api.documents.plan_parts import DeduplicatedGroup, DeduplicationForm, TablePlacement
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import Optimizer, Pooling, Table
 from neuroshard_api.documents.topology import Topology

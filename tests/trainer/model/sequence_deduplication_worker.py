@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
-from neuroshard_api.documents.plan import TablePlacement
+from neuroshard_api.documents.plan_parts import TablePlacement
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import Pooling
 from neuroshard_api.sharding.kinds import ShardingType

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from neuroshard_api.documents.communication import WireType, WireTypes
 from neuroshard_api.documents.document import DocumentError, validated
-from neuroshard_api.documents.plan import DeduplicatedGroup, DeduplicationForm, GivenPlan
+from neuroshard_api.documents.plan import GivenPlan
+from neuroshard_api.documents.plan_parts import DeduplicatedGroup, DeduplicationForm
 from neuroshard_api.documents.progress import GuardState, TrainingProgress
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.step_report import StepReport

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
-from neuroshard_api.documents.plan import DeduplicatedGroup, DeduplicationForm, GivenPlan
+from neuroshard_api.documents.plan import GivenPlan
+from neuroshard_api.documents.plan_parts import DeduplicatedGroup, DeduplicationForm
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_trainer import Expansion, repeated, sharding_plan
 from neuroshard_trainer.data.samples import Jagged

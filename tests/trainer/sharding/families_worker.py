@@ -12,7 +12,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from neuroshard_api.documents.document import validated
-from neuroshard_api.documents.plan import GivenPlan, TablePlacement
+from neuroshard_api.documents.plan import GivenPlan
+from neuroshard_api.documents.plan_parts import TablePlacement
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import Optimizer, Table
 from neuroshard_api.job.model import Model

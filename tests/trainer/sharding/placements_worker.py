@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from neuroshard_api.documents.plan import GivenPlan, TablePlacement
+from neuroshard_api.documents.plan import GivenPlan
+from neuroshard_api.documents.plan_parts import TablePlacement
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import Optimizer, Pooling, Table
 from neuroshard_api.sharding.kinds import ShardingType

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 from neuroshard_api.documents.communication import WireTypes
-from neuroshard_api.documents.plan import DeduplicatedGroup, DeduplicationForm
+from neuroshard_api.documents.plan_parts import DeduplicatedGroup, DeduplicationForm
 from neuroshard_api.documents.tables import Table, TableSet
 from neuroshard_api.job.feature_columns import require_feature_columns
 from neuroshard_api.job.training import DataFormat

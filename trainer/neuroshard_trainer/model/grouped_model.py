@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from neuroshard_api.documents.plan import DeduplicationForm, GivenPlan
+from neuroshard_api.documents.plan import GivenPlan
+from neuroshard_api.documents.plan_parts import DeduplicationForm
 from neuroshard_api.documents.tables import Table
 from neuroshard_api.job.model import Architecture, Model
 from torch import nn

@@ -10,7 +10,8 @@ from neuroshard_api.documents.communication import WireTypes
 from neuroshard_api.documents.dense_layout import PlannedUnit
 from neuroshard_api.documents.document import Document
 from neuroshard_api.documents.gradient_exchange import GradientExchange
-from neuroshard_api.documents.plan import GivenPlan, Shard
+from neuroshard_api.documents.plan import GivenPlan
+from neuroshard_api.documents.plan_parts import Shard
 from neuroshard_api.documents.tables import Pooling
 from neuroshard_api.process.errors import InputError
 from neuroshard_api.sharding.kinds import ComputeKernel
