@@ -5,7 +5,8 @@ Each lever is priced by one evaluation, of which a search is the longest:
 lever                                    promise
 types on the wire and of tables, batch   price of the plan's own placement: all tables change alike, and stay
 types of few tables, some on the host    a search: with narrow types some tables return to the devices
-batch that saves, of few tables          the plan's own placement after a descent: long steps are cut otherwise
+batch that saves, of few tables          the plan's own placement after a descent: long steps are cut otherwise; or a
+                                         search where the gap is wider, as below
 repeats, of few tables                   a search in the form that even devices prefer, and in one little worse there
 types on the wire of few tables, some    the least of the first and of the plan's cost, times the lower bound with the
 by rows or copied                        types over that without
@@ -18,8 +19,8 @@ devices are mostly due to the tables, and stay.
 
 Searches are short and by columns; what they end above whole ones is deducted. Where a plan on several nodes has a wide
 gap to its bound, other sharding types may be better with a lever, and are searched too. Where the gap is wider, or the
-plan has such types, short searches end anywhere, and the search is that of the plan with the lever. There is none where
-the bound excludes the lever.
+plan has such types, short searches end anywhere, and the search has all descents and half of the work. There is none
+where the bound excludes the lever.
 
 Other batch sizes and numbers of nodes are judged by the time per sample. Levers that do not save more than the cost
 models can distinguish, and than the promises are wrong by, are not named.
@@ -47,7 +48,7 @@ from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_api.sharding.replication import ReplicationChoices
 from neuroshard_costs.averages import least_average_ms
 
-from neuroshard_planner.bound.family_bounds import EVERYWHERE
+from neuroshard_planner.bound.family_bounds import EVERYWHERE, FamilyBounds
 from neuroshard_planner.choices.device_groups import permitted_groupings
 from neuroshard_planner.choices.trials import exchange_refusal, host_problem, least_gain
 from neuroshard_planner.choices.ways_by_rows import bound_of_choices_ms
@@ -69,8 +70,8 @@ OPPOSITE = (LeverName.BATCH_SIZE, LeverName.NODES)
 """Levers of more and of less. Less is priced where more saves nothing: hardly ever do both save."""
 SHORT = SearchTuning(num_best=2, num_candidates=5, most_rounds=1)
 """Of a short search: fewer descents, for which less work is enough."""
-SHORT_SHARE, SHORT_SHARE_OF_MANY = 0.3, 0.5
-"""Of the work of a whole one, for up to half as many units as are searched, and for more."""
+SHORT_SHARE, HALF = 0.3, 0.5
+"""Of the work of a whole one. Half for more than half as many units as are searched, and above the wider gap."""
 SHORT_ENDS_ABOVE = 0.013
 """Share by which it ends above a whole one in the mean (`benchmarks/promises.py`)."""
 MOST_SEARCHED_UNITS = 64
@@ -78,7 +79,7 @@ MOST_SEARCHED_UNITS = 64
 WIDE_GAP = 0.13
 """Of a plan on several nodes to its bound: above it, other sharding types may be better with a lever."""
 WIDER_GAP = 0.2
-"""Above it, short searches end up to a tenth above whole ones."""
+"""Above it, searches of fewer descents end up to a sixth above whole ones."""
 MOST_NAMED = 3
 """Groups of features."""
 
@@ -171,6 +172,8 @@ class Promises:
         if lever.name is LeverName.BATCH_SIZE:
             if may_change and saved_share(plan, lever, found_ms[0]) > 0:
                 found_ms.append(refined_ms(problem, placement))
+                if self._is_scattered:
+                    found_ms.append(self._searched_ms(request) or found_ms[0])
         elif lever.name is LeverName.STORED_TYPES:
             if _has_few(request) and problem.kinds.host_bytes[placement.kinds].any():  # narrow tables return from it
                 found_ms.append(self._searched_ms(request) or found_ms[0])
@@ -188,9 +191,9 @@ class Promises:
             with suppress(RequestError):
                 forms.insert(0, Problem(request.model_copy(update={"grouped": request.deduplicate}), self._costs))
         allowed = [each for each in forms if not _host_refuses(self._plan, each.request, self._costs)]
-        even_ms = [self._at_even_ms(each) for each in allowed]
+        even_ms = [max(self._at_even_ms(each), FamilyBounds(each, is_loose=True).least_ms) for each in allowed]
         least_ms = min(even_ms, default=total_ms)
-        near_ms = least_ms * (1 + PROMISE_ERROR)
+        near_ms = least_ms * (1 + 2 * PROMISE_ERROR)
         near = [each.request for each, ms in zip(allowed, even_ms, strict=True) if ms <= near_ms]
         found = [self._searched_ms(each) for each in near] if least_ms < total_ms else []
         return min((each for each in found if each is not None), default=total_ms)
@@ -206,17 +209,23 @@ class Promises:
 
     def _searched_ms(self, request: PlanRequest, *, limit_ms: float | None = None) -> float | None:
         """Return the cost that a whole search should find. None: nothing fits, or below the limit."""
-        named, gap = request.search, self._plan.gap
-        has_many = 2 * len(resolve_units(request)) > MOST_SEARCHED_UNITS
-        share = SHORT_SHARE_OF_MANY if has_many else SHORT_SHARE
+        named, has_many = request.search, 2 * len(resolve_units(request)) > MOST_SEARCHED_UNITS
+        share = HALF if self._is_scattered or has_many else SHORT_SHARE
         work = int(share * SearchTuning().least_budget(request.topology.num_devices))
-        if gap > WIDER_GAP or not self._is_by_columns or (named.work_budget or math.inf) <= work:
+        if (named.work_budget or math.inf) <= work:
             return searched_ms(request, self._costs, limit_ms=limit_ms)
         request = request.model_copy(update={"search": named.model_copy(update={"work_budget": work})})
-        has_all = gap > WIDE_GAP and self._plan.request.topology.num_nodes > 1
+        if self._is_scattered:
+            return searched_ms(request, self._costs, limit_ms=limit_ms)
+        has_all = self._plan.gap > WIDE_GAP and self._plan.request.topology.num_nodes > 1
         request, above = request if has_all else _by_columns(request), 1 + SHORT_ENDS_ABOVE
         found_ms = searched_ms(request, self._costs, limit_ms=limit_ms and limit_ms * above, tuning=SHORT)
         return found_ms and found_ms / above
+
+    @property
+    def _is_scattered(self) -> bool:
+        """Whether short searches for the plan's tables end anywhere above whole ones."""
+        return self._plan.gap > WIDER_GAP or not self._is_by_columns
 
     @cached_property
     def _is_by_columns(self) -> bool:
