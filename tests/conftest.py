@@ -11,6 +11,9 @@ from support import golden as golden_files
 from support.depth import depth, set_depth
 from support.trainer.rank_server import RankServer
 
+PROCESSES_END_WITHIN_S = 1200
+"""A test of half a minute took five minutes next to a cluster, at a lower priority."""
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that starts something in the background has it ignore Ctrl-C, and so would all that tests start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -32,6 +35,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let `make test-long` run all tests of generated cases again, with more cases, and keep ranks out of `make test`.
 
+    Tests that start processes get a limit that fits a busy machine.
+
     Raises:
         UsageError: A test that starts ranks has not the mark by which `make test` leaves it out.
     """
@@ -40,6 +45,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         takes_ranks = "ranks" in getattr(item, "fixturenames", ()) and "ranks" not in values
         if takes_ranks and not item.get_closest_marker("processes"):
             raise pytest.UsageError(f"{item.nodeid} starts ranks\nhint: mark it processes")
+        if item.get_closest_marker("processes") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(PROCESSES_END_WITHIN_S))
         if is_hypothesis_test(getattr(item, "obj", None)):
             item.add_marker(pytest.mark.deep)
 

@@ -28,7 +28,6 @@ def written(folder: Path, wire: WireTypes | None) -> tuple[Path, Path]:
 @pytest.mark.processes
 @pytest.mark.slow
 @pytest.mark.torchrec
-@pytest.mark.timeout(600)
 def test_a_job_trains_with_narrow_types_and_exactly_from_equal_weights(neuroshard: Any, tmp_path: Path) -> None:
     """On real processes; a few steps in FP16 change the entropy by its rounding, and nothing is left behind."""
     job, plan = written(tmp_path, HALVED)

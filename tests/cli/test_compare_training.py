@@ -59,7 +59,6 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.processes
 @pytest.mark.slow
 @pytest.mark.torchrec
-@pytest.mark.timeout(600)
 def test_a_job_trains_under_two_plans_in_turns(neuroshard: Any, folder: Path) -> None:
     """On real processes: one table, one plot, and losses that differ by rounding alone."""
     out, plot = folder / "found.json", folder / "rounds.svg"
@@ -93,7 +92,6 @@ SCRIPTS = Path(__file__).parents[2] / "examples" / "torchrec"
 @pytest.mark.processes
 @pytest.mark.slow
 @pytest.mark.torchrec
-@pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("ignore")  # of torch and torchrec, which the command imports
 def test_a_script_trains_under_two_plans_in_turns(
     neuroshard: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -152,7 +150,6 @@ def test_arguments_that_cannot_run_are_named(neuroshard: Any, folder: Path, monk
 @pytest.mark.processes
 @pytest.mark.slow
 @pytest.mark.torchrec
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("script", "code", "message"),
     [("", 2, "idle.py: ended without a comparison"), ("raise SystemExit(4)", 4, "the training ended with 4")],

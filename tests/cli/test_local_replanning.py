@@ -90,7 +90,6 @@ def record(runs: Runs) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_mode_auto_restarts_the_training_under_a_plan_for_the_new_inputs(runs: Runs) -> None:
     """In the same folder, with promise and measurement in the record; the next run has nothing left to do."""
     result = train(runs, mode="Auto")
@@ -109,7 +108,6 @@ def test_mode_auto_restarts_the_training_under_a_plan_for_the_new_inputs(runs: R
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_mode_suggest_says_what_a_plan_would_bring_and_stops_nothing(runs: Runs) -> None:
     """The plan is in the folder for those who want it."""
     result = train(runs, mode="Suggest", ends_at="BetterPlanFound")

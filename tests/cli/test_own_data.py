@@ -70,7 +70,6 @@ def ran(folder: Path, *command: object) -> str:
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(600)
 def test_a_public_log_goes_from_init_to_the_metrics_of_its_export(folder: Path) -> None:
     """Text ids, a column in another script, lists of texts, and nulls; the export predicts what was trained."""
     options = ("--label", "liked", "--dense", "возраст", "--ignore", "at", "--embedding-dim", 16)

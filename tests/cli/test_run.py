@@ -439,7 +439,6 @@ def first_line(log: Path, process: "subprocess.Popen[str]") -> str:
 @pytest.mark.processes
 @pytest.mark.torchrec
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_the_whole_path_runs_with_real_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, neuroshard: Callable[..., Any]
 ) -> None:

@@ -66,7 +66,6 @@ def job_file(folder: Path, *options: object) -> Path:
 
 @pytest.mark.torchrec
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_a_run_that_is_killed_resumes_under_another_mixed_plan(
     tmp_path: Path, neuroshard: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,7 +99,6 @@ def test_a_run_that_is_killed_resumes_under_another_mixed_plan(
 
 @pytest.mark.torchrec
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_a_rank_that_is_killed_is_restarted_with_its_peers_and_resumes(
     tmp_path: Path, neuroshard: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

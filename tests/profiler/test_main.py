@@ -134,7 +134,6 @@ def test_a_job_and_large_tables_are_read_as_their_config_map_holds_them(tmp_path
 @pytest.mark.torch
 @pytest.mark.torchrec
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_this_cpu_is_profiled_and_planned_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Real FBGEMM kernels, and a real all-to-all of two processes that torchrun starts, become a plan."""
     job_file, tables_file, out = EXAMPLES / "02-movielens.yaml", tmp_path / "tables.json", tmp_path / "profile"

@@ -43,7 +43,6 @@ def command(out: Path, *, endpoint: str, timeout: int | None = None) -> list[str
 @pytest.mark.processes
 @pytest.mark.torch
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_profile_over_two_nodes_has_the_measured_link_between_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,7 +82,6 @@ def test_a_profile_over_two_nodes_has_the_measured_link_between_them(
 @pytest.mark.processes
 @pytest.mark.torch
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("node_rank", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_a_node_whose_peer_does_not_come_ends_with_a_lost_peer(
     tmp_path: Path, node_rank: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

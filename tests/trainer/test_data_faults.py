@@ -13,7 +13,7 @@ from neuroshard_api.process.exit_codes import ExitCode
 from support.trainer.rank_server import RankServer, output
 from support.trainer.trainer_builders import TABLES, job_data, plan_of, write_job, write_plan
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.processes]
 TRAINER = "neuroshard_trainer.__main__:main"
 STEP, REPORT = 256, 100
 """Samples of both ranks in a step, and steps of a report."""

@@ -10,7 +10,7 @@ from neuroshard_costs.fitting.records import read_records
 from neuroshard_profiler.benches.collection import SPIN_CYCLES
 from support.trainer.rank_server import RankServer
 
-pytestmark = [pytest.mark.processes, pytest.mark.torch, pytest.mark.torchrec, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.processes, pytest.mark.torch, pytest.mark.torchrec]
 WORKER = Path(__file__).with_name("collection_worker.py")
 
 

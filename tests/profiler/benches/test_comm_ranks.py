@@ -11,7 +11,7 @@ from neuroshard_profiler.errors import MeasureError
 from neuroshard_profiler.processes import Measurer, run_measurers
 from support.trainer.rank_server import RankServer
 
-pytestmark = [pytest.mark.processes, pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.processes, pytest.mark.torch, pytest.mark.slow]
 
 
 @pytest.mark.torchrec  # of the server of the ranks

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from support.trainer.rank_server import RankServer
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.processes]
 LIMITS = {"FP32": 0.0, "FP16": 2.0**-11, "INT8": 32**0.5 * 2 / 510, "MX4": 0.25}
 LIMITS |= {f"TOP{kept}": (1 - kept / 128) ** 0.5 + 2.0**-8 for kept in (32, 16, 8)}
 """Largest loss relative to the norm that rounding allows: half a unit of FP16's last place; half of 1/255 of a group's

@@ -13,7 +13,7 @@ from support.trainer.rank_server import RankServer
 from support.trainer.trainer_builders import job_data, plan_of, write_job, write_plan
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.processes]
 SUMS = 1e-5
 """Sums in FP32, over their largest value."""
 

@@ -29,7 +29,6 @@ MARGIN_BYTES = 256 * 2**20
 
 @pytest.mark.processes
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_a_job_that_does_not_fit_replicated_trains_sharded_in_the_memory_of_its_ledger(
     tmp_path: Path, ranks: RankServer
 ) -> None:

@@ -36,7 +36,6 @@ JOB = job_data(
 
 @pytest.mark.processes
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 def test_every_layout_trains_as_replicas_do(tmp_path: Path, ranks: RankServer) -> None:
     """Losses and weights after 5 steps of SGD or multi-tensor Adam, clipped or not, next to tables cut by columns.
 

@@ -6,7 +6,7 @@ import pytest
 from neuroshard_api.documents.input_statistics import InputStatistics
 from support.trainer.rank_server import RankServer
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
 WORKER = Path(__file__).with_name("drift_worker.py")
 
 

@@ -13,7 +13,7 @@ PROMISED_SECONDS = 15
 LIMIT_SECONDS = 60.0
 """Ten times the shortened times of the worker's heartbeat: a survivor that hangs is killed then."""
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 
 def test_the_heartbeats_own_times_keep_the_promise() -> None:

@@ -16,7 +16,7 @@ LOST_FILE = "lost"
 LIMIT_SECONDS = 60.0
 """Ten times the shortened times of the worker's heartbeat: a survivor that hangs is killed then."""
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 
 @dataclass(frozen=True, slots=True)

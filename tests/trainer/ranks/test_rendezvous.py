@@ -17,7 +17,7 @@ from support import builders
 
 from benchmarks.process_family import kill_family
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 TRAINER = """
 import os

@@ -21,7 +21,7 @@ from support.trainer.served_plans import MODEL, OPTIMIZERS, SPEC, planned, tenso
 from support.trainer.trainer_builders import job_data, write_job, write_plan
 from torch.nn.functional import embedding_bag
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.processes]
 
 TRAINER = "neuroshard_trainer.__main__:main"
 WORKER = f"{Path(__file__).with_name('lookahead_worker.py')}:main"

@@ -20,7 +20,7 @@ from support.trainer.rank_server import RankServer, output
 from support.trainer.served_plans import FAR, MODEL, OPTIMIZERS, SPEC, planned, planned_by_node, tensors
 from support.trainer.trainer_builders import TABLES, job_data, write_job, write_plan
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.processes]
 
 TRAINER = "neuroshard_trainer.__main__:main"
 FAILURES = f"{Path(__file__).parents[1] / 'ranks' / 'failure_worker.py'}:main"
