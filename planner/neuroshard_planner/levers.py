@@ -71,7 +71,7 @@ OPPOSITE = (LeverName.BATCH_SIZE, LeverName.NODES)
 SHORT = SearchTuning(num_best=2, num_candidates=5, most_rounds=1)
 """Of a short search: fewer descents, for which less work is enough."""
 SHORT_SHARE, HALF = 0.3, 0.5
-"""Of the work of a whole one. Half for more than half as many units as are searched, and above the wider gap."""
+"""Of the work of a whole one. Half for more than half of `MOST_SEARCHED_UNITS`, and above `WIDER_GAP`."""
 SHORT_ENDS_ABOVE = 0.013
 """Share by which it ends above a whole one in the mean (`benchmarks/promises.py`)."""
 MOST_SEARCHED_UNITS = 64
@@ -193,9 +193,9 @@ class Promises:
         allowed = [each for each in forms if not _host_refuses(self._plan, each.request, self._costs)]
         even_ms = [max(self._at_even_ms(each), FamilyBounds(each, is_loose=True).least_ms) for each in allowed]
         least_ms = min(even_ms, default=total_ms)
-        near_ms = least_ms * (1 + 2 * PROMISE_ERROR)
-        near = [each.request for each, ms in zip(allowed, even_ms, strict=True) if ms <= near_ms]
-        found = [self._searched_ms(each) for each in near] if least_ms < total_ms else []
+        near_ms = min(least_ms * (1 + 2 * PROMISE_ERROR), total_ms)
+        near = [each.request for each, ms in zip(allowed, even_ms, strict=True) if ms < near_ms]
+        found = [self._searched_ms(each) for each in near]
         return min((each for each in found if each is not None), default=total_ms)
 
     def _by_bound_ms(self, problem: Problem) -> float:

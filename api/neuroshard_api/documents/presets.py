@@ -57,10 +57,8 @@ class DevicePreset(Value):
 @lru_cache(maxsize=1)
 def load_presets() -> dict[str, DevicePreset]:
     """Return all presets by name, in the order of presets/devices.toml."""
-    path = (
-        files("neuroshard_api") / "presets" / "devices.toml"
-    )  # of the standard library, which loads sooner than YAML's
-    raw = tomllib.loads(path.read_text(encoding="utf-8"))["preset"]
+    path = files("neuroshard_api") / "presets" / "devices.toml"
+    raw = tomllib.loads(path.read_text(encoding="utf-8"))["preset"]  # which loads sooner than YAML's library
     presets = TypeAdapter(list[DevicePreset]).validate_python(raw)
     return {preset.device.name: preset for preset in presets}
 

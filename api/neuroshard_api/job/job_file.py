@@ -107,7 +107,7 @@ def is_job_file(path: Path) -> bool:
 
 def read_job_file(path: Path) -> JobFile:
     """Read the one job of a YAML or JSON file. Raises DocumentError."""
-    from neuroshard_api.documents.yaml_text import parse_manifests  # noqa: PLC0415 - who reads JSON needs no YAML
+    from neuroshard_api.documents.yaml_text import parse_manifests  # noqa: PLC0415 - who plans tables in JSON needs no YAML
 
     where = str(path)
     documents = parse_manifests(read_text(path), where=where)

@@ -13,7 +13,7 @@ from neuroshard_planner.errors import RequestError
 
 BoolArray = NDArray[np.bool_]
 
-_FREE = TableConstraints()
+_FREE = TableConstraints.model_construct()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

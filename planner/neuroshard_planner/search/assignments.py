@@ -357,6 +357,7 @@ def fills(problem: Problem, forms: Forms, options: OptionTable, traits: FloatArr
     kinds_of = {unit: {form.family: int(form.pieces[0]) for form in forms.of(unit)} for unit in free.tolist()}
     copies = {unit: own[REPLICATED] for unit, own in kinds_of.items() if REPLICATED in own}
     whole = np.array([unit for unit in copies if COLUMNS in kinds_of[unit]], dtype=np.int64)
+    # All of these ascend. Without the flag, NumPy would load its masked arrays.
     always = np.setdiff1d(list(copies), whole, assume_unique=True)
     by_columns = np.setdiff1d(free, always, assume_unique=True)
     columns = problem.kinds.traffic[problem.whole, POOLED]
