@@ -19,8 +19,8 @@ devices are mostly due to the tables, and stay.
 
 Searches are short and by columns; what they end above whole ones is deducted. Where a plan on several nodes has a wide
 gap to its bound, other sharding types may be better with a lever, and are searched too. Where the gap is wider, or the
-plan has such types, short searches end anywhere, and the search has all descents and half of the work. There is none
-where the bound excludes the lever.
+plan has such types, short searches end anywhere, and the search is that of the plan with the lever. There is none where
+the bound excludes the lever.
 
 Other batch sizes and numbers of nodes are judged by the time per sample. Levers that do not save more than the cost
 models can distinguish, and than the promises are wrong by, are not named.
@@ -70,8 +70,8 @@ OPPOSITE = (LeverName.BATCH_SIZE, LeverName.NODES)
 """Levers of more and of less. Less is priced where more saves nothing: hardly ever do both save."""
 SHORT = SearchTuning(num_best=2, num_candidates=5, most_rounds=1)
 """Of a short search: fewer descents, for which less work is enough."""
-SHORT_SHARE, HALF = 0.3, 0.5
-"""Of the work of a whole one. Half for more than half of `MOST_SEARCHED_UNITS`, and above `WIDER_GAP`."""
+SHORT_SHARE, SHORT_SHARE_OF_MANY = 0.3, 0.5
+"""Of the work of a whole one. Many are more than half of `MOST_SEARCHED_UNITS`."""
 SHORT_ENDS_ABOVE = 0.013
 """Share by which it ends above a whole one in the mean (`benchmarks/promises.py`)."""
 MOST_SEARCHED_UNITS = 64
@@ -210,13 +210,11 @@ class Promises:
     def _searched_ms(self, request: PlanRequest, *, limit_ms: float | None = None) -> float | None:
         """Return the cost that a whole search should find. None: nothing fits, or below the limit."""
         named, has_many = request.search, 2 * len(resolve_units(request)) > MOST_SEARCHED_UNITS
-        share = HALF if self._is_scattered or has_many else SHORT_SHARE
+        share = SHORT_SHARE_OF_MANY if has_many else SHORT_SHARE
         work = int(share * SearchTuning().least_budget(request.topology.num_devices))
-        if (named.work_budget or math.inf) <= work:
+        if self._is_scattered or (named.work_budget or math.inf) <= work:
             return searched_ms(request, self._costs, limit_ms=limit_ms)
         request = request.model_copy(update={"search": named.model_copy(update={"work_budget": work})})
-        if self._is_scattered:
-            return searched_ms(request, self._costs, limit_ms=limit_ms)
         has_all = self._plan.gap > WIDE_GAP and self._plan.request.topology.num_nodes > 1
         request, above = request if has_all else _by_columns(request), 1 + SHORT_ENDS_ABOVE
         found_ms = searched_ms(request, self._costs, limit_ms=limit_ms and limit_ms * above, tuning=SHORT)
