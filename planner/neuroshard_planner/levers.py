@@ -19,8 +19,8 @@ devices are mostly due to the tables, and stay.
 
 Searches are short and by columns; what they end above whole ones is deducted. Where a plan on several nodes has a wide
 gap to its bound, other sharding types may be better with a lever, and are searched too. Where the gap is wider, or the
-plan has such types, short searches end anywhere, and the search is that of the plan with the lever; so it is where a
-second node widens the gap. There is none where the bound excludes the lever.
+plan has such types, short searches end anywhere, and the search is that of the plan with the lever. There is none where
+the bound excludes the lever.
 
 Other batch sizes and numbers of nodes are judged by the time per sample. Levers that do not save more than the cost
 models can distinguish, and than the promises are wrong by, are not named.
@@ -212,26 +212,13 @@ class Promises:
         named, has_many = request.search, 2 * len(resolve_units(request)) > MOST_SEARCHED_UNITS
         share = SHORT_SHARE_OF_MANY if has_many else SHORT_SHARE
         work = int(share * SearchTuning().least_budget(request.topology.num_devices))
-        is_whole = self._is_scattered or (named.work_budget or math.inf) <= work
-        found_ms = None if is_whole else self._short_ms(request, work, limit_ms)
-        if is_whole or (found_ms and self._begins_to_scatter(request, found_ms)):
+        if self._is_scattered or (named.work_budget or math.inf) <= work:
             return searched_ms(request, self._costs, limit_ms=limit_ms)
-        return found_ms
-
-    def _short_ms(self, request: PlanRequest, work: int, limit_ms: float | None) -> float | None:
-        """Return the cost that a whole search should find, by a short one; otherwise as `_searched_ms`."""
-        short = request.search.model_copy(update={"work_budget": work})
-        request = request.model_copy(update={"search": short})
+        request = request.model_copy(update={"search": named.model_copy(update={"work_budget": work})})
         has_all = self._plan.gap > WIDE_GAP and self._plan.request.topology.num_nodes > 1
         request, above = request if has_all else _by_columns(request), 1 + SHORT_ENDS_ABOVE
         found_ms = searched_ms(request, self._costs, limit_ms=limit_ms and limit_ms * above, tuning=SHORT)
         return found_ms and found_ms / above
-
-    def _begins_to_scatter(self, request: PlanRequest, found_ms: float) -> bool:
-        """Return whether a second node widens the gap: other sharding types then begin to pay."""
-        if self._plan.request.topology.num_nodes > 1 or request.topology.num_nodes == 1:
-            return False
-        return found_ms > (1 + WIDER_GAP) * FamilyBounds(Problem(request, self._costs)).least_ms
 
     @property
     def _is_scattered(self) -> bool:
