@@ -83,7 +83,8 @@ MAX_KEYS = 10_000
 class Value(BaseModel):
     """A frozen, strict part of a document: unknown keys and wrong types are errors, NaN never passes.
 
-    pydantic compiles a class when it is first used, under a lock: a command uses a part of those that it imports.
+    pydantic compiles a class when it is first used, under a lock: a command uses a part of those that it imports. So
+    defaults that are parts are made by `model_construct`, which compiles nothing.
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False, defer_build=True)

@@ -1,7 +1,5 @@
 """Plain data in YAML text, within limits that a parser survives. JSON's readers are in `document`."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import yaml
@@ -20,12 +18,22 @@ def parse_manifests(text: str, *, where: str) -> list[object]:
 
     Raises DocumentError with line and column.
     """
-    with _readable(where):
-        count_yaml_values(text)
-        documents = [data for data in yaml.load_all(text, Loader=_Loader) if data is not None]
-        if _expanded_values(documents, {}) > MAX_EXPANDED_VALUES:
-            raise ValueError(f"its aliases expand to more than {MAX_EXPANDED_VALUES:,} values; hint: write them out")
-        return documents
+    try:
+        return _documents(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        at = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise DocumentError(where, [f"is not valid YAML{at}: {getattr(error, 'problem', None) or error}"]) from error
+    except (ValueError, RecursionError) as error:
+        raise DocumentError(where, [f"cannot be read: {error}"]) from error
+
+
+def _documents(text: str) -> list[object]:
+    count_yaml_values(text)
+    documents = [data for data in yaml.load_all(text, Loader=_Loader) if data is not None]
+    if _expanded_values(documents, {}) > MAX_EXPANDED_VALUES:
+        raise ValueError(f"its aliases expand to more than {MAX_EXPANDED_VALUES:,} values; hint: write them out")
+    return documents
 
 
 def count_yaml_values(text: str) -> tuple[int, int]:
@@ -47,19 +55,6 @@ def count_yaml_values(text: str) -> tuple[int, int]:
         if depth > MAX_NESTING:
             raise ValueError(f"it nests lists and mappings more than {MAX_NESTING} deep")
     return values, containers
-
-
-@contextmanager
-def _readable(where: str) -> Iterator[None]:
-    """Turn a parser's error into a DocumentError with line and column, and a limit's into a sentence."""
-    try:
-        yield
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        at = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise DocumentError(where, [f"is not valid YAML{at}: {getattr(error, 'problem', None) or error}"]) from error
-    except (ValueError, RecursionError) as error:
-        raise DocumentError(where, [f"cannot be read: {error}"]) from error
 
 
 def _expanded_values(data: object, known: dict[int, int]) -> int:
