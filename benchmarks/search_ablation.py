@@ -74,7 +74,7 @@ PARTS: Mapping[str, Mapping[str, Any]] = {
     "3 prices of memory, not 2": {"memory_prices": (0.0, 1.0)},
     "limits on columns": {"dim_limits": (1.1, float("inf"))},
     "rounds": {"most_rounds": 0},
-    "end near the bound": {"near": 0.0},
+    "end near the bound": {"near": 1.0},
     "half of the moves": {"num_targets": 8, "num_judged": 16},
 }
 MIXED_PARTS: Mapping[str, Mapping[str, Any]] = {

@@ -8,8 +8,8 @@ types of few tables, some on the host    a search: with narrow types some tables
 batch that saves, of few tables          the plan's own placement after a descent: long steps are cut otherwise; or a
                                          search where the gap is wider, as below
 repeats, of few tables                   a search in the form that even devices prefer, and in one little worse there
-types on the wire of few tables, some    the least of the first and of the plan's cost, times the lower bound with the
-by rows or copied                        types over that without
+types on the wire of few tables, some    the less of the first and of a search
+by rows or copied
 groups, nodes, of few tables             a search: there are other devices
 groups, nodes, repeats, of many tables   the plan's cost, times that of its cuts on even devices there over that here
 
@@ -17,10 +17,10 @@ The first ones are costs of real placements, so that a search finds no worse. Th
 find where the best plan is as far above its bound, or above even devices, as this plan is: cuts that cost and uneven
 devices are mostly due to the tables, and stay.
 
-Searches are short and by columns; what they end above whole ones is deducted. Where a plan on several nodes has a wide
-gap to its bound, other sharding types may be better with a lever, and are searched too. Where the gap is wider, or the
-plan has such types, short searches end anywhere, and the search is that of the plan with the lever. There is none where
-the bound excludes the lever.
+Searches are short and by columns; what they end above whole ones is deducted. Other sharding types may be better on a
+second node, or where the gap is wide: where assignments of them promise less, the search is whole. Where the gap is
+wider, or the plan has such types, short searches end anywhere, and all are whole. There is none where the bound
+excludes the lever.
 
 Other batch sizes and numbers of nodes are judged by the time per sample. Levers that do not save more than the cost
 models can distinguish, and than the promises are wrong by, are not named.
@@ -51,7 +51,6 @@ from neuroshard_costs.averages import least_average_ms
 from neuroshard_planner.bound.family_bounds import EVERYWHERE, FamilyBounds
 from neuroshard_planner.choices.device_groups import permitted_groupings
 from neuroshard_planner.choices.trials import exchange_refusal, host_problem, least_gain
-from neuroshard_planner.choices.ways_by_rows import bound_of_choices_ms
 from neuroshard_planner.errors import PlannerError, RequestError
 from neuroshard_planner.memory.infeasible import has_room
 from neuroshard_planner.planning import Bundle, refined_ms, searched_ms
@@ -60,6 +59,7 @@ from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from neuroshard_planner.problem.tuning import SearchTuning
 from neuroshard_planner.problem.units import resolve_units
+from neuroshard_planner.search.all_families import promises
 from neuroshard_planner.search.estimator import promised_ms
 
 PROMISE_ERROR = 0.05
@@ -76,8 +76,12 @@ SHORT_ENDS_ABOVE = 0.013
 """Share by which it ends above a whole one in the mean (`benchmarks/promises.py`)."""
 MOST_SEARCHED_UNITS = 64
 """Of a search; with more a short one ends up to a quarter above a whole one."""
+PROMISING = SearchTuning(powers=(8,))
+"""Of assignments that promise what plans by columns and others cost, in a twentieth of a search."""
+LEAVES_COLUMNS = 0.97
+"""Of what plans by columns promise: where others promise less, whole searches find them."""
 WIDE_GAP = 0.13
-"""Of a plan on several nodes to its bound: above it, other sharding types may be better with a lever."""
+"""Of a plan to its bound: above it, other sharding types may be better with a lever, as they may on a second node."""
 WIDER_GAP = 0.2
 """Above it, searches of fewer descents end up to a sixth above whole ones."""
 MOST_NAMED = 3
@@ -155,7 +159,8 @@ class Promises:
         if request.topology == plan.resolved.topology:
             return self._here_ms(lever)
         if _has_few(request):
-            found_ms = self._searched_ms(request, limit_ms=_least_named_ms(plan, lever))
+            limit_ms = _least_named_ms(plan, lever)
+            found_ms = self._searched_ms(request, limit_ms=limit_ms, is_whole=self._is_found_whole(request, limit_ms))
         else:
             found_ms = self._at_even_ms(Problem(request, self._costs)) if has_room(request) else None
         return None if found_ms is None else found_ms + lever.added_ms
@@ -167,22 +172,24 @@ class Promises:
         placement = placement_of(plan.tables, problem)
         if not problem.fits(placement):
             return None
-        found_ms = [float(problem.total_ms([placement])[0])]
+        stays_ms = float(problem.total_ms([placement])[0])
         may_change = _has_few(request) and problem.host_tables is None and is_searched(plan.tables, problem)
-        if lever.name is LeverName.BATCH_SIZE:
-            if may_change and saved_share(plan, lever, found_ms[0]) > 0:
-                found_ms.append(refined_ms(problem, placement))
-                if self._is_scattered:
-                    found_ms.append(self._searched_ms(request) or found_ms[0])
-        elif lever.name is LeverName.STORED_TYPES:
+        if lever.name is LeverName.BATCH_SIZE and may_change and saved_share(plan, lever, stays_ms) > 0:
+            found_ms = self._searched_ms(request, is_whole=True) if self._is_found_whole(request) else None
+            return found_ms or min(stays_ms, refined_ms(problem, placement))
+        if lever.name is LeverName.REPEATS:
+            if not may_change:
+                return min(stays_ms, self._at_even_ms(problem))
+            found_ms = self._without_repeats_ms(problem)
+            return found_ms if self._is_scattered else min(stays_ms, found_ms)
+        found_ms = stays_ms
+        if lever.name is LeverName.STORED_TYPES:
             if _has_few(request) and problem.kinds.host_bytes[placement.kinds].any():  # narrow tables return from it
-                found_ms.append(self._searched_ms(request) or found_ms[0])
-        elif lever.name is LeverName.REPEATS and may_change:
-            found_ms.append(self._without_repeats_ms(problem))
-        elif lever.name is LeverName.REPEATS or not self._is_by_columns:
-            # Rows and copies may avoid the all-to-alls that narrow types shorten. Bounds of large sets take too long.
-            found_ms.append(self._by_bound_ms(problem) if _has_few(request) else self._at_even_ms(problem))
-        return min(found_ms)
+                found_ms = self._searched_ms(request) or stays_ms
+        elif lever.name is LeverName.WIRE_TYPES and self._is_scattered:
+            # Rows and copies may avoid the all-to-alls that narrow types shorten.
+            found_ms = (_has_few(request) and self._searched_ms(request)) or self._at_even_ms(problem)
+        return min(stays_ms, found_ms)
 
     def _without_repeats_ms(self, problem: Problem) -> float:
         """Return the cost of a plan without repeats, in a form that costs least on even devices or little more."""
@@ -198,27 +205,35 @@ class Promises:
         found = [self._searched_ms(each) for each in near]
         return min((each for each in found if each is not None), default=total_ms)
 
-    def _by_bound_ms(self, problem: Problem) -> float:
-        """Return the plan's cost, changed as the lower bound changes."""
-        bound_ms = bound_of_choices_ms(problem.request, self._costs, problem)
-        return self._plan.predicted.total_ms * bound_ms / self._plan.lower_bound_ms
-
     def _at_even_ms(self, problem: Problem) -> float:
         """Return the plan's cost, changed as that of its cuts on even devices changes."""
         return self._plan.predicted.total_ms * _even_ms(self._plan, problem) / self._even_here_ms
 
-    def _searched_ms(self, request: PlanRequest, *, limit_ms: float | None = None) -> float | None:
+    def _searched_ms(
+        self, request: PlanRequest, *, limit_ms: float | None = None, is_whole: bool = False
+    ) -> float | None:
         """Return the cost that a whole search should find. None: nothing fits, or below the limit."""
         named, has_many = request.search, 2 * len(resolve_units(request)) > MOST_SEARCHED_UNITS
         share = SHORT_SHARE_OF_MANY if has_many else SHORT_SHARE
         work = int(share * SearchTuning().least_budget(request.topology.num_devices))
-        if self._is_scattered or (named.work_budget or math.inf) <= work:
+        if is_whole or self._is_scattered or (named.work_budget or math.inf) <= work:
             return searched_ms(request, self._costs, limit_ms=limit_ms)
-        request = request.model_copy(update={"search": named.model_copy(update={"work_budget": work})})
-        has_all = self._plan.gap > WIDE_GAP and self._plan.request.topology.num_nodes > 1
-        request, above = request if has_all else _by_columns(request), 1 + SHORT_ENDS_ABOVE
+        request = _by_columns(request.model_copy(update={"search": named.model_copy(update={"work_budget": work})}))
+        above = 1 + SHORT_ENDS_ABOVE
         found_ms = searched_ms(request, self._costs, limit_ms=limit_ms and limit_ms * above, tuning=SHORT)
         return found_ms and found_ms / above
+
+    def _is_found_whole(self, request: PlanRequest, limit_ms: float | None = None) -> bool:
+        """Return whether whole searches alone find a plan of a request that costs less than the limit."""
+        plan = self._plan
+        if self._is_scattered:
+            return True
+        is_second_node = plan.request.topology.num_nodes == 1 < request.topology.num_nodes
+        if plan.gap <= WIDE_GAP and not is_second_node:
+            return False
+        problem = Problem(request, self._costs, tuning=PROMISING)
+        by_columns_ms, others_ms = promises(problem, FamilyBounds(problem).sets)
+        return others_ms < min(by_columns_ms * LEAVES_COLUMNS, limit_ms or math.inf)
 
     @property
     def _is_scattered(self) -> bool:

@@ -156,6 +156,20 @@ class Assignments:
             for row in np.argsort(promised, kind="stable").tolist()
         ]
 
+    def least_ms(self, sets: Sequence[Families]) -> tuple[float, float]:
+        """Return the milliseconds that the best assignment by columns alone promises, and the best other of the sets.
+
+        Infinite where there is none.
+        """
+        begun = [each for each in map(self._begun, ([(COLUMNS,)], sets)) if each is not None]
+        if not begun:
+            return float("inf"), float("inf")
+        begin, usable, powers = map(np.concatenate, zip(*begun, strict=True))
+        _, ways = self._descended(begin, usable, powers)
+        values, is_by_columns = self._last_values(ways), (self._family[ways] == COLUMNS).all(axis=1)
+        by_columns_ms, others_ms = (values[own].min(initial=np.inf) for own in (is_by_columns, ~is_by_columns))
+        return float(by_columns_ms), float(others_ms)
+
     def by_columns(self) -> list[IndexArray]:
         """Return the options [units] of assignments by columns alone, one of each power, best first."""
         begun = self._begun([(COLUMNS,)])

@@ -98,6 +98,23 @@ def test_the_best_assignment_promises_about_the_least_of_all(poolings: list[floa
     assert least_ms * (1 - 1e-6) <= best.promised_ms <= least_ms * 1.05
 
 
+@settings(max_examples=15, deadline=None)
+@given(poolings=st.lists(st.sampled_from((0.5, 2.0, 10.0, 40.0)), min_size=2, max_size=4))
+def test_what_is_by_columns_and_what_is_not_promise_about_the_least_of_their_own(poolings: list[float]) -> None:
+    """Against exhaustion; where all tables must be by columns, nothing else promises anything."""
+    asked = problem(*poolings)
+    found = assignments_of(asked)
+    ways = np.array(list(product(*(range(*ends) for ends in zip(found._starts, found._ends, strict=True)))))
+    values = found._values(ways, np.full(len(ways), asked.tuning.powers[-1]))
+    is_by_columns = (found._family[ways] == COLUMNS).all(axis=1)
+
+    least = found.least_ms(FamilyBounds(asked).sets)
+
+    for own, promised_ms in zip((is_by_columns, ~is_by_columns), least, strict=True):
+        assert values[own].min() * (1 - 1e-6) <= promised_ms <= values[own].min() * 1.05
+    assert found.least_ms([(COLUMNS,)]) == (least[0], float("inf"))
+
+
 def test_all_tables_in_grids_are_an_assignment() -> None:
     """Wide tables between nodes: columns of one table next to the grids would bring another call and an all-to-all."""
     found = assignments_of(problem(30.0, 20.0, 10.0, 5.0, num_nodes=4)).promising([(NODE_ROWS,)], count=2)
