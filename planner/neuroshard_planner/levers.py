@@ -9,9 +9,10 @@ batch that saves, of few tables          the plan's own placement after a descen
                                          search where the gap is wider, as below
 repeats, of few tables                   a search in the form that even devices prefer, and in one little worse there
 types on the wire of few tables, some    the less of the first and of a search
-by rows or copied
+by rows or copied, or with a wider gap
 groups, nodes, of few tables             a search: there are other devices
-groups, nodes, repeats, of many tables   the plan's cost, times that of its cuts on even devices there over that here
+groups, nodes, repeats, of many tables   the plan's cost, times that of its cuts on even devices there over that here;
+                                         so types on the wire of many, some by rows or copied
 
 The first ones are costs of real placements, so that a search finds no worse. The last ones promise what a search would
 find where the best plan is as far above its bound, or above even devices, as this plan is: cuts that cost and uneven
@@ -59,7 +60,7 @@ from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from neuroshard_planner.problem.tuning import SearchTuning
 from neuroshard_planner.problem.units import resolve_units
-from neuroshard_planner.search.all_families import promises
+from neuroshard_planner.search.all_families import assignments_of
 from neuroshard_planner.search.estimator import promised_ms
 
 PROMISE_ERROR = 0.05
@@ -160,7 +161,8 @@ class Promises:
             return self._here_ms(lever)
         if _has_few(request):
             limit_ms = _least_named_ms(plan, lever)
-            found_ms = self._searched_ms(request, limit_ms=limit_ms, is_whole=self._is_found_whole(request, limit_ms))
+            is_whole = has_room(request) and self._is_missed_by_short(request, limit_ms)
+            found_ms = self._searched_ms(request, limit_ms=limit_ms, is_whole=is_whole)
         else:
             found_ms = self._at_even_ms(Problem(request, self._costs)) if has_room(request) else None
         return None if found_ms is None else found_ms + lever.added_ms
@@ -175,7 +177,7 @@ class Promises:
         stays_ms = float(problem.total_ms([placement])[0])
         may_change = _has_few(request) and problem.host_tables is None and is_searched(plan.tables, problem)
         if lever.name is LeverName.BATCH_SIZE and may_change and saved_share(plan, lever, stays_ms) > 0:
-            found_ms = self._searched_ms(request, is_whole=True) if self._is_found_whole(request) else None
+            found_ms = self._searched_ms(request, is_whole=True) if self._is_missed_by_short(request) else None
             return found_ms or min(stays_ms, refined_ms(problem, placement))
         if lever.name is LeverName.REPEATS:
             if not may_change:
@@ -186,9 +188,12 @@ class Promises:
         if lever.name is LeverName.STORED_TYPES:
             if _has_few(request) and problem.kinds.host_bytes[placement.kinds].any():  # narrow tables return from it
                 found_ms = self._searched_ms(request) or stays_ms
-        elif lever.name is LeverName.WIRE_TYPES and self._is_scattered:
+        elif lever.name is LeverName.WIRE_TYPES:
             # Rows and copies may avoid the all-to-alls that narrow types shorten.
-            found_ms = (_has_few(request) and self._searched_ms(request)) or self._at_even_ms(problem)
+            if _has_few(request) and self._is_scattered:
+                found_ms = self._searched_ms(request) or stays_ms
+            elif not self._is_by_columns:
+                found_ms = self._at_even_ms(problem)
         return min(stays_ms, found_ms)
 
     def _without_repeats_ms(self, problem: Problem) -> float:
@@ -223,8 +228,8 @@ class Promises:
         found_ms = searched_ms(request, self._costs, limit_ms=limit_ms and limit_ms * above, tuning=SHORT)
         return found_ms and found_ms / above
 
-    def _is_found_whole(self, request: PlanRequest, limit_ms: float | None = None) -> bool:
-        """Return whether whole searches alone find a plan of a request that costs less than the limit."""
+    def _is_missed_by_short(self, request: PlanRequest, limit_ms: float | None = None) -> bool:
+        """Return whether short searches miss plans of a request that cost less than the limit."""
         plan = self._plan
         if self._is_scattered:
             return True
@@ -232,7 +237,9 @@ class Promises:
         if plan.gap <= WIDE_GAP and not is_second_node:
             return False
         problem = Problem(request, self._costs, tuning=PROMISING)
-        by_columns_ms, others_ms = promises(problem, FamilyBounds(problem).sets)
+        if not problem.has_further_types:
+            return False
+        by_columns_ms, others_ms = assignments_of(problem).least_ms(FamilyBounds(problem).sets)
         return others_ms < min(by_columns_ms * LEAVES_COLUMNS, limit_ms or math.inf)
 
     @property

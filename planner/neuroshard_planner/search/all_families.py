@@ -77,20 +77,12 @@ def mixed(problem: Problem, bounds: FamilyBounds, *, columns: IteratedSearch, wo
     )
 
 
-def promises(problem: Problem, sets: Sequence[Families]) -> tuple[float, float]:
-    """Return the milliseconds that an assignment by columns alone promises, and one with other families too.
-
-    Infinite where there is none. It takes a fraction of a search, which it decides between.
-
-    Args:
-        problem: of few units.
-        sets: of families that plans may use.
-    """
+def assignments_of(problem: Problem) -> Assignments:
+    """Return the assignments of a problem of which no placement is known."""
     options, forms = OptionTable(problem), Forms(problem)
     traits = Traits(problem, tangent(problem, forms.mean_sums()))
     prices = reference_prices(problem, forms, traits(), None)
-    bound = bound_to_convert(problem)
-    return Assignments(problem, forms, options, traits=traits(), prices=prices, bound=bound).least_ms(sets)
+    return Assignments(problem, forms, options, traits=traits(), prices=prices, bound=bound_to_convert(problem))
 
 
 class MixedSearch:

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from neuroshard_api.documents.request import Constraints, MemorySettings, TableConstraints
 from neuroshard_api.sharding.kinds import ShardingType
-from neuroshard_costs.shards import COLUMNS, FAMILIES, NODE_ROWS, ROWS
+from neuroshard_costs.shards import COLUMNS, FAMILIES, NODE_ROWS, ROWS, IndexArray
 from neuroshard_planner.bound.family_bounds import FamilyBounds
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.tuning import SearchTuning
+from neuroshard_planner.search.all_families import assignments_of
 from neuroshard_planner.search.assignments import Assignment, Assignments, bound_to_convert
 from neuroshard_planner.search.dealing import proposed
-from neuroshard_planner.search.estimator import Traits, reference_prices, tangent
 from neuroshard_planner.search.options import Form, Forms, OptionTable
 from support.builders import GIB, request, table, topology
 from support.planner.searches import problem_of
@@ -46,18 +46,9 @@ def problem(
     )
 
 
-def assignments_of(problem: Problem) -> Assignments:
-    """Return them as the search makes them."""
-    forms, options = Forms(problem), OptionTable(problem)
-    traits = Traits(problem, tangent(problem, forms.mean_sums()))()
-    return Assignments(
-        problem,
-        forms,
-        options,
-        traits=traits,
-        prices=reference_prices(problem, forms, traits, None),
-        bound=bound_to_convert(problem),
-    )
+def every_assignment(found: Assignments) -> IndexArray:
+    """Return [n, units] the ways of all assignments."""
+    return np.array(list(product(*(range(*ends) for ends in zip(found._starts, found._ends, strict=True)))))
 
 
 def first_form(problem: Problem, unit: int, kind: ShardingType) -> Form:
@@ -89,7 +80,7 @@ def test_the_best_assignment_promises_about_the_least_of_all(poolings: list[floa
     """Against exhaustion, with the power that counts in the end; starts and descents see a few of the assignments."""
     asked = problem(*poolings)
     found = assignments_of(asked)
-    ways = np.array(list(product(*(range(*ends) for ends in zip(found._starts, found._ends, strict=True)))))
+    ways = every_assignment(found)
     ways = ways[(found._family[ways] != COLUMNS).any(axis=1)]
     least_ms = found._values(ways, np.full(len(ways), asked.tuning.powers[-1])).min()
 
@@ -104,7 +95,7 @@ def test_what_is_by_columns_and_what_is_not_promise_about_the_least_of_their_own
     """Against exhaustion; where all tables must be by columns, nothing else promises anything."""
     asked = problem(*poolings)
     found = assignments_of(asked)
-    ways = np.array(list(product(*(range(*ends) for ends in zip(found._starts, found._ends, strict=True)))))
+    ways = every_assignment(found)
     values = found._values(ways, np.full(len(ways), asked.tuning.powers[-1]))
     is_by_columns = (found._family[ways] == COLUMNS).all(axis=1)
 
