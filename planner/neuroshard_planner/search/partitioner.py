@@ -20,6 +20,9 @@ from numpy.typing import NDArray
 from neuroshard_planner.problem.problem import BULK_PER_EVALUATION, Placement, Problem
 from neuroshard_planner.problem.shard_kinds import ShardSize
 
+NONE = -1
+ABOVE_LIMIT = 1e6  # dominates every score, so that the limit yields only to memory
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GreedyPass:
@@ -31,6 +34,8 @@ class GreedyPass:
     """A device above this dimension sum is taken only if no other has memory."""
     memory_price: float
     """Weight of a device's share of used memory next to its share of load; 0 places by load alone."""
+    spreads: bool = False
+    """Whether a device with a shard of the same unit is taken only if no other has memory: the two are made one."""
 
 
 def place(
@@ -69,7 +74,10 @@ def place(
     allowed = None if problem.allowed is None else problem.allowed[problem.kinds.unit[kinds]]
     begin = np.repeat(held[:, None], num_lanes, axis=1)
     begin[0] = begin[0] / unit + price * begin[1]
-    chosen, fits = _place_sorted(load, memory, columns, begin, price=price, dim_limit=dim_limit, allowed=allowed)
+    earlier = _earlier(lanes, np.where(kinds >= 0, problem.kinds.unit[kinds], NONE))
+    chosen, fits = _place_sorted(
+        load, memory, columns, begin, price=price, dim_limit=dim_limit, allowed=allowed, earlier=earlier
+    )
     placements: list[Placement | None] = []
     for row, lane in enumerate(lanes):
         count = len(lane.kinds)
@@ -97,20 +105,24 @@ def place_by_networks(
         np.add.at(held, fixed.devices, _brought(problem, fixed.kinds))
     used = np.repeat(held[None], len(lanes), axis=0)
     limits = np.array([lane.dim_limit for lane in lanes])[:, None]
-    chosen, fits, rows = np.empty_like(shards), np.ones(len(lanes), dtype=np.bool_), np.arange(len(lanes))
+    chosen, fits, rows = np.empty_like(shards.T), np.ones(len(lanes), dtype=np.bool_), np.arange(len(lanes))
+    earlier = _earlier(lanes, np.append(problem.kinds.unit[every], NONE)[shards])
+    has_own = (earlier != NONE).any(axis=1).tolist()
     for step, shard in enumerate(shards.T):
         after = used + added[shard, None]
         cost = problem.compute_ms(after[..., :-2], per_work=BULK_PER_EVALUATION).sum(axis=-1)
         is_out = (after[..., -2] > limits) | (after[..., -1] > problem.memory.shard_capacity_bytes)
         if problem.allowed is not None:
             is_out |= ~problem.allowed[problem.kinds.unit[every[np.minimum(shard, len(every) - 1)]]]
+        if has_own[step]:
+            _avoid_own(cost, chosen, earlier, step)
         cost[is_out] = np.inf
-        chosen[:, step] = device = cost.argmin(axis=1)
+        chosen[step] = device = cost.argmin(axis=1)
         fits &= np.isfinite(cost[rows, device])
         used[rows, device] = after[rows, device]
     return [
         Placement(kinds=every[row[: len(kinds)]], devices=devices[: len(kinds)]) if has_room else None
-        for kinds, row, devices, has_room in zip(lists, shards, chosen, fits.tolist(), strict=True)
+        for kinds, row, devices, has_room in zip(lists, shards, chosen.T, fits.tolist(), strict=True)
     ]
 
 
@@ -163,6 +175,36 @@ def _held(problem: Problem, fixed: Placement | None, loads: FloatArray) -> Float
     return held
 
 
+def _earlier(lanes: Sequence[GreedyPass], units: IndexArray) -> IndexArray:
+    """Return [n, lanes] the last step before each that has the same unit, in lanes that spread; NONE: there is none.
+
+    ``units`` [lanes, n] are those of each step; NONE: the lane has ended.
+    """
+    found = np.full_like(units, NONE)
+    rows = [row for row, lane in enumerate(lanes) if lane.spreads]
+    if rows:
+        order = units[rows].argsort(axis=1, kind="stable")
+        ranked = np.take_along_axis(units[rows], order, axis=1)
+        is_same = (ranked[:, 1:] == ranked[:, :-1]) & (ranked[:, 1:] != NONE)
+        before = found[rows]
+        np.put_along_axis(before, order[:, 1:], np.where(is_same, order[:, :-1], NONE), axis=1)
+        found[rows] = before
+    return np.ascontiguousarray(found.T)
+
+
+def _avoid_own(scores: FloatArray, chosen: IndexArray, earlier: IndexArray, step: int) -> None:
+    """Raise the scores [lanes, devices] of devices that have shards of a step's unit, once for each.
+
+    ``chosen`` [n, lanes] are the devices of the steps before.
+    """
+    (lanes,) = (earlier[step] != NONE).nonzero()
+    before = earlier[step, lanes]
+    while len(lanes):
+        scores[lanes, chosen[before, lanes]] += ABOVE_LIMIT
+        before = earlier[before, lanes]
+        lanes, before = lanes[before != NONE], before[before != NONE]
+
+
 def _place_sorted(
     load: FloatArray,
     memory: FloatArray,
@@ -172,6 +214,7 @@ def _place_sorted(
     price: FloatArray,
     dim_limit: FloatArray,
     allowed: NDArray[np.bool_] | None,
+    earlier: IndexArray,
 ) -> tuple[IndexArray, NDArray[np.bool_]]:
     """Return [lanes, n] the device of each shard in turn, and [lanes] whether every shard found room.
 
@@ -189,15 +232,20 @@ def _place_sorted(
     chosen = np.empty((width, num_lanes), dtype=np.int64)
     fits = np.ones(num_lanes, dtype=np.bool_)
     is_out, penalised = np.empty_like(score, dtype=np.bool_), np.empty_like(score)
-    above_limit = 1e6  # dominates every score, so that the limit yields only to memory
+    has_own = (earlier != NONE).any(axis=1).tolist()
     for step in range(width):
         ranked = score
         # Of so few numbers `count_nonzero` takes a fraction of what `any` does.
         if np.count_nonzero(most_columns > column_room[step]):
             np.greater(used_columns, column_room[step, :, None], out=is_out)
-            np.multiply(is_out, above_limit, out=penalised)
+            np.multiply(is_out, ABOVE_LIMIT, out=penalised)
             penalised += score
             ranked = penalised
+        if has_own[step]:
+            if ranked is score:
+                np.copyto(penalised, score)
+                ranked = penalised
+            _avoid_own(penalised, chosen, earlier, step)
         has_full = allowed is not None or bool(np.count_nonzero(most_memory > memory_room[step]))
         if has_full:
             np.greater(used_memory, memory_room[step, :, None], out=is_out)

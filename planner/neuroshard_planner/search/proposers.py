@@ -3,7 +3,10 @@
 Proposals split everything above a share of a device's load. A beam search splits one unit further per level, as in
 NeuroShard (MLSys 2023), section 3.3. The beam goes by a smooth cost: where several devices bound the plan, one split
 more lowers the cost of none but brings the plan nearer to a lower one. The best states are then placed once more, by
-the networks themselves, as NeuroShard places: the tangent is far off for few large shards.
+the networks themselves, as NeuroShard places: the tangent is far off for few large shards. In the beam, shards of a
+unit go on devices of their own, and in proposals where there is least load: two on one device are made one when they
+descend, which comes to other cuts, and may cost more or less. Some sets are planned well from the one alone, or the
+other.
 
 A perturbation (iterated local search) moves a few shards or cuts one unit another way and places its shards again: the
 first leads to local optima nearby, the second to splits that no single move reaches. It fits, and its cost is not
@@ -97,7 +100,7 @@ class SplitSearch:
         """
         tuning = self._problem.tuning
         grid = [(limit, price) for limit in tuning.dim_limits for price in tuning.memory_prices]
-        beam = self._best(((state, grid) for state in self._proposals()), tuning.num_best)
+        beam = self._best(((state, grid) for state in self._proposals()), tuning.num_best, spreads=True)
         waited = 0
         while beam and waited < tuning.patience:
             if self._problem.work >= self._work_budget:
@@ -108,7 +111,7 @@ class SplitSearch:
                 for candidate in beam
                 for child in self._children(candidate.lane.state)
             ]
-            found = self._best(children, tuning.num_best)
+            found = self._best(children, tuning.num_best, spreads=True)
             improved = bool(found) and found[0].smooth_ms < beam[0].smooth_ms
             waited = 0 if improved else waited + 1
             beam = _smoothest([*beam, *found], tuning.num_best)
@@ -168,9 +171,15 @@ class SplitSearch:
             children.append(child)
         return children
 
-    def _best(self, states: Iterable[tuple[IndexArray, Sequence[tuple[float, float]]]], count: int) -> list[BeamState]:
+    def _best(
+        self,
+        states: Iterable[tuple[IndexArray, Sequence[tuple[float, float]]]],
+        count: int,
+        *,
+        spreads: bool = False,
+    ) -> list[BeamState]:
         """Place every state with every setting of its grid; return the best of distinct states."""
-        lanes = self._lanes(states)
+        lanes = self._lanes(states, spreads=spreads)
         found: list[BeamState] = []
         for first in range(0, len(lanes), LANES_AT_ONCE):
             batch = lanes[first : first + LANES_AT_ONCE]
@@ -186,10 +195,13 @@ class SplitSearch:
         self._judged += found
         return _smoothest(found, count)
 
-    def _lanes(self, states: Iterable[tuple[IndexArray, Sequence[tuple[float, float]]]]) -> list[StatePass]:
+    def _lanes(
+        self, states: Iterable[tuple[IndexArray, Sequence[tuple[float, float]]]], *, spreads: bool = False
+    ) -> list[StatePass]:
         """Return a lane of each state with each setting of its grid."""
+        mean = self._mean_dim_sum
         return [
-            StatePass(state=state, kinds=kinds, dim_limit=limit * self._mean_dim_sum, memory_price=price)
+            StatePass(state=state, kinds=kinds, dim_limit=limit * mean, memory_price=price, spreads=spreads)
             for state, kinds, grid in ((state, self._options.shards(state), grid) for state, grid in states)
             for limit, price in grid
         ]

@@ -9,9 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from neuroshard_api.documents.request import Constraints, MemorySettings, PlanRequest, TableConstraints
 from neuroshard_costs.bundle import bundled_bundle
+from neuroshard_costs.shards import FloatArray
 from neuroshard_costs.step_cost import Collective
 from neuroshard_planner.problem.problem import Placement, Problem
+from neuroshard_planner.problem.shard_kinds import ShardSize
 from neuroshard_planner.search.estimator import tangent
+from neuroshard_planner.search.options import OptionTable
 from neuroshard_planner.search.partitioner import GreedyPass, place, place_by_networks
 from support.builders import GIB, request, table, tables, topology
 from support.planner.searches import problem_of, random_placement, search_requests, shards_of
@@ -74,6 +77,53 @@ def test_the_dimension_limit_yields_to_memory() -> None:
     assert shards_of(problem, placement) == [(0, 64, 0), (1, 64, 1), (2, 64, 1)]
 
 
+def halves_and_whole(*, capacity_gib: float) -> tuple[Problem, GreedyPass, FloatArray]:
+    """Return a table of 4 GiB in halves and a heavy whole one of 3 GiB, a lane for two devices, and loads."""
+    problem = problem_of(exact_memory(4.0, 3.0, capacity_gib=capacity_gib, num_devices=2))
+    (half,) = problem.kinds_of([0], [ShardSize(problem.units[0].num_rows, 32)])
+    heavy = problem.whole[1]
+    loads = np.zeros(len(problem.kinds))
+    loads[half], loads[heavy] = 1.0, 5.0
+    return problem, GreedyPass(kinds=np.array([half, half, heavy]), dim_limit=np.inf, memory_price=0.0), loads
+
+
+def test_a_lane_that_spreads_puts_shards_of_a_table_on_devices_of_their_own() -> None:
+    """By load both halves go where the heavy table is not; lanes next to it do not change."""
+    problem, lane, loads = halves_and_whole(capacity_gib=10.0)
+
+    together, apart = place(problem, [lane, replace(lane, spreads=True)], loads)
+
+    assert together is not None
+    assert apart is not None
+    assert shards_of(problem, together) == [(0, 32, 1), (0, 32, 1), (1, 64, 0)]
+    assert shards_of(problem, apart) == [(0, 32, 0), (0, 32, 1), (1, 64, 0)]
+
+
+def test_a_lane_that_spreads_yields_to_memory() -> None:
+    """Where the heavy table leaves no room, both halves are on the other device."""
+    problem, lane, loads = halves_and_whole(capacity_gib=4.5)
+
+    (placement,) = place(problem, [replace(lane, spreads=True)], loads)
+
+    assert placement is not None
+    assert shards_of(problem, placement) == [(0, 32, 1), (0, 32, 1), (1, 64, 0)]
+
+
+@pytest.mark.parametrize("num_shards", [2, 3, 4])
+def test_the_networks_too_put_shards_of_a_table_on_devices_of_their_own(num_shards: int) -> None:
+    """Of as many shards as there are devices at most, no two share one."""
+    problem = problem_of(request(*tables(5), num_devices=4))
+    options = OptionTable(problem)
+    state = np.array([np.flatnonzero((options.unit == unit) & (options.count == num_shards))[0] for unit in range(5)])
+    lane = GreedyPass(kinds=options.shards(state), dim_limit=np.inf, memory_price=0.0, spreads=True)
+
+    (placement,) = place_by_networks(problem, [lane])
+
+    assert placement is not None
+    places = [(unit, device) for unit, _, device in shards_of(problem, placement)]
+    assert len(set(places)) == len(places) == 5 * num_shards
+
+
 def test_a_price_on_memory_places_big_tables_first() -> None:
     """By load alone small tables fill both devices and the big cold one finds no room."""
     problem = problem_of(exact_memory(6.0, 2.0, 2.0, capacity_gib=7.0, num_devices=2))
@@ -127,6 +177,7 @@ def test_lanes_do_not_touch_each_other(asked: PlanRequest, seed: int) -> None:
             kinds=random_placement(problem, generator).kinds,
             dim_limit=generator.choice([10.0, 100.0, np.inf]),
             memory_price=generator.choice([0.0, 1.0]),
+            spreads=generator.choice([False, True]),
         )
         for _ in range(3)
     ]
