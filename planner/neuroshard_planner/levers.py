@@ -6,10 +6,11 @@ lever                                    promise
 types on the wire and of tables, batch   price of the plan's own placement: all tables change alike, and stay
 types of few tables, some on the host    a search: with narrow types some tables return to the devices
 batch that saves, of few tables          the plan's own placement after a descent: long steps are cut otherwise; or a
-                                         search where the gap is wider, as below
-repeats, of few tables                   a search in the form that even devices prefer, and in one little worse there
+                                         search where the gap is wide, as below
+repeats, of few tables                   a search in the form that even devices prefer, and in one little worse there;
+                                         in both where the gap is wide
 types on the wire of few tables, some    the less of the first and of a search
-by rows or copied, or with a wider gap
+by rows or copied, or with a wide gap
 groups, nodes, of few tables             a search: there are other devices
 groups, nodes, repeats, of many tables   the plan's cost, times that of its cuts on even devices there over that here;
                                          so types on the wire of many, some by rows or copied
@@ -18,10 +19,9 @@ The first ones are costs of real placements, so that a search finds no worse. Th
 find where the best plan is as far above its bound, or above even devices, as this plan is: cuts that cost and uneven
 devices are mostly due to the tables, and stay.
 
-Searches are short and by columns; what they end above whole ones is deducted. Other sharding types may be better on a
-second node, or where the gap is wide: where assignments of them promise less, the search is whole. Where the gap is
-wider, or the plan has such types, short searches end anywhere, and all are whole. There is none where the bound
-excludes the lever.
+Searches are short and by columns. Other sharding types may be better on other nodes: where assignments of them promise
+less, the search is whole. Where the gap is wide, or the plan has such types, short searches end anywhere, and all are
+whole. There is none where the bound excludes the lever.
 
 Other batch sizes and numbers of nodes are judged by the time per sample. Levers that do not save more than the cost
 models can distinguish, and than the promises are wrong by, are not named.
@@ -71,20 +71,16 @@ OPPOSITE = (LeverName.BATCH_SIZE, LeverName.NODES)
 """Levers of more and of less. Less is priced where more saves nothing: hardly ever do both save."""
 SHORT = SearchTuning(num_best=2, num_candidates=5, most_rounds=1)
 """Of a short search: fewer descents, for which less work is enough."""
-SHORT_SHARE, SHORT_SHARE_OF_MANY = 0.3, 0.5
-"""Of the work of a whole one. Many are more than half of `MOST_SEARCHED_UNITS`."""
-SHORT_ENDS_ABOVE = 0.013
-"""Share by which it ends above a whole one in the mean (`benchmarks/promises.py`)."""
+SHORT_SHARE = 0.5
+"""Of the work of a whole one, above which it ends by 0.3 % in the mean, and hardly ever by 3 %."""
 MOST_SEARCHED_UNITS = 64
 """Of a search; with more a short one ends up to a quarter above a whole one."""
 PROMISING = SearchTuning(powers=(8,))
 """Of assignments that promise what plans by columns and others cost, in a twentieth of a search."""
 LEAVES_COLUMNS = 0.97
 """Of what plans by columns promise: where others promise less, whole searches find them."""
-WIDE_GAP = 0.13
-"""Of a plan to its bound: above it, other sharding types may be better with a lever, as they may on a second node."""
-WIDER_GAP = 0.2
-"""Above it, searches of fewer descents end up to a sixth above whole ones."""
+WIDE_GAP = 0.15
+"""Of a plan to its bound: above it, other cuts or sharding types are often better with a lever."""
 MOST_NAMED = 3
 """Groups of features."""
 
@@ -161,7 +157,7 @@ class Promises:
             return self._here_ms(lever)
         if _has_few(request):
             limit_ms = _least_named_ms(plan, lever)
-            is_whole = has_room(request) and self._is_missed_by_short(request, limit_ms)
+            is_whole = has_room(request) and self._may_be_of_other_types(request, limit_ms)
             found_ms = self._searched_ms(request, limit_ms=limit_ms, is_whole=is_whole)
         else:
             found_ms = self._at_even_ms(Problem(request, self._costs)) if has_room(request) else None
@@ -177,7 +173,7 @@ class Promises:
         stays_ms = float(problem.total_ms([placement])[0])
         may_change = _has_few(request) and problem.host_tables is None and is_searched(plan.tables, problem)
         if lever.name is LeverName.BATCH_SIZE and may_change and saved_share(plan, lever, stays_ms) > 0:
-            found_ms = self._searched_ms(request, is_whole=True) if self._is_missed_by_short(request) else None
+            found_ms = self._searched_ms(request) if self._is_scattered else None
             return found_ms or min(stays_ms, refined_ms(problem, placement))
         if lever.name is LeverName.REPEATS:
             if not may_change:
@@ -206,7 +202,11 @@ class Promises:
         even_ms = [max(self._at_even_ms(each), FamilyBounds(each, is_loose=True).least_ms) for each in allowed]
         least_ms = min(even_ms, default=total_ms)
         near_ms = min(least_ms * (1 + 2 * PROMISE_ERROR), total_ms)
-        near = [each.request for each, ms in zip(allowed, even_ms, strict=True) if ms < near_ms]
+        near = [
+            each.request
+            for each, ms in zip(allowed, even_ms, strict=True)
+            if self._is_scattered or ms < near_ms  # such plans tell nothing about their cuts on even devices
+        ]
         found = [self._searched_ms(each) for each in near]
         return min((each for each in found if each is not None), default=total_ms)
 
@@ -218,34 +218,27 @@ class Promises:
         self, request: PlanRequest, *, limit_ms: float | None = None, is_whole: bool = False
     ) -> float | None:
         """Return the cost that a whole search should find. None: nothing fits, or below the limit."""
-        named, has_many = request.search, 2 * len(resolve_units(request)) > MOST_SEARCHED_UNITS
-        share = SHORT_SHARE_OF_MANY if has_many else SHORT_SHARE
-        work = int(share * SearchTuning().least_budget(request.topology.num_devices))
+        named = request.search
+        work = int(SHORT_SHARE * SearchTuning().least_budget(request.topology.num_devices))
         if is_whole or self._is_scattered or (named.work_budget or math.inf) <= work:
             return searched_ms(request, self._costs, limit_ms=limit_ms)
         request = _by_columns(request.model_copy(update={"search": named.model_copy(update={"work_budget": work})}))
-        above = 1 + SHORT_ENDS_ABOVE
-        found_ms = searched_ms(request, self._costs, limit_ms=limit_ms and limit_ms * above, tuning=SHORT)
-        return found_ms and found_ms / above
+        return searched_ms(request, self._costs, limit_ms=limit_ms, tuning=SHORT)
 
-    def _is_missed_by_short(self, request: PlanRequest, limit_ms: float | None = None) -> bool:
-        """Return whether short searches miss plans of a request that cost less than the limit."""
-        plan = self._plan
-        if self._is_scattered:
-            return True
-        is_second_node = plan.request.topology.num_nodes == 1 < request.topology.num_nodes
-        if plan.gap <= WIDE_GAP and not is_second_node:
+    def _may_be_of_other_types(self, request: PlanRequest, limit_ms: float) -> bool:
+        """Return whether assignments of other sharding types promise less than those by columns, and than the limit."""
+        if self._is_scattered:  # all searches are whole
             return False
         problem = Problem(request, self._costs, tuning=PROMISING)
         if not problem.has_further_types:
             return False
         by_columns_ms, others_ms = assignments_of(problem).least_ms(FamilyBounds(problem).sets)
-        return others_ms < min(by_columns_ms * LEAVES_COLUMNS, limit_ms or math.inf)
+        return others_ms < min(by_columns_ms * LEAVES_COLUMNS, limit_ms)
 
     @property
     def _is_scattered(self) -> bool:
         """Whether short searches for the plan's tables end anywhere above whole ones."""
-        return self._plan.gap > WIDER_GAP or not self._is_by_columns
+        return self._plan.gap > WIDE_GAP or not self._is_by_columns
 
     @cached_property
     def _is_by_columns(self) -> bool:

@@ -24,6 +24,8 @@ from support import builders
 from support.planner.exact_costs import ExactCosts
 from support.planner.searches import planned
 
+from benchmarks.tasks import roomy_request, task_tables
+
 
 def levered(request: PlanRequest) -> Plan:
     """Return the plan of a request with its levers."""
@@ -169,14 +171,13 @@ def test_other_nodes_of_devices_in_a_file_are_set_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "tolerance"),
-    [({}, 1e-9), ({"search": SearchSettings()}, 0.03)],
+    ("asked", "tolerance"),
+    [(exchanging(), 1e-9), (roomy_request(task_tables()[0], 16, devices_per_node=8), 0.03)],
     ids=["whole, where the request names as little work", "short"],
 )
-def test_other_nodes_of_few_tables_are_promised_by_a_search(fields: dict[str, Any], tolerance: float) -> None:
-    """What a short one ends above a whole one is deducted."""
-    request = exchanging(**fields)
-    plan, costs = planned(request), ExactCosts(request.topology.device)
+def test_other_nodes_of_few_tables_are_promised_by_a_search(asked: PlanRequest, tolerance: float) -> None:
+    """A short one ends near a whole one."""
+    plan, costs = planned(asked), ExactCosts(asked.topology.device)
     more, _ = (each for each in questions(plan, costs=costs) if each.name is LeverName.NODES)
 
     found = planned(more.request)
