@@ -382,7 +382,8 @@ def _infeasible(problem: Problem) -> InfeasibleError:
     packing = Packing(problem.request)
     copied = [unit for unit, types in enumerate(problem.sharding_types) if types == {ShardingType.DATA_PARALLEL}]
     sizes = [problem.row_block(unit, REPLICATED, problem.units[unit].num_columns) for unit in copied]
-    copy_bytes = problem.kinds.memory_bytes[problem.kinds_of(copied, sizes)].tolist()
+    copies = problem.kinds_of(copied, sizes)  # these may be new, so that what is known of kinds grows
+    copy_bytes = problem.kinds.memory_bytes[copies].tolist()
     return infeasible(
         problem.request,
         packing,

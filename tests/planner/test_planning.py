@@ -13,6 +13,7 @@ from neuroshard_api.documents.request import (
     MemorySettings,
     PlanRequest,
     SearchSettings,
+    TableConstraints,
 )
 from neuroshard_api.documents.tables import IdRule, Optimizer
 from neuroshard_api.sharding.kinds import ShardingType
@@ -246,6 +247,21 @@ def test_a_group_of_tables_beyond_counting_is_infeasible() -> None:
 
     with pytest.raises(InfeasibleError, match=r"1\.18e\+19 bytes.*'t0'"):
         planned(request(*huge, optimizer=Optimizer.ADAM))
+
+
+def test_a_table_that_must_be_copied_and_fits_nowhere_is_infeasible() -> None:
+    """Its copies are cut in no other way that was priced before."""
+    asked = request(
+        *tables(3, num_embeddings=50_000_000, embedding_dim=128),
+        num_devices=2,
+        constraints=Constraints(
+            max_memory_bytes_per_device=4 * GIB,
+            tables={"t0": TableConstraints(sharding_types=(ShardingType.DATA_PARALLEL,))},
+        ),
+    )
+
+    with pytest.raises(InfeasibleError, match="t0"):
+        planned(asked)
 
 
 def test_a_table_that_fits_no_device_whole_is_split() -> None:
