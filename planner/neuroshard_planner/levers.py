@@ -6,11 +6,11 @@ lever                                    promise
 types on the wire and of tables, batch   price of the plan's own placement: all tables change alike, and stay
 types of few tables, some on the host    a search: with narrow types some tables return to the devices
 batch that saves, of few tables          the plan's own placement after a descent: long steps are cut otherwise; or a
-                                         search where the gap is wide, as below
+                                         search where plans are scattered
 repeats, of few tables                   a search in the form that even devices prefer, and in one little worse there;
-                                         in both where the gap is wide
-types on the wire of few tables, some    the less of the first and of a search
-by rows or copied, or with a wide gap
+                                         in both where plans are scattered
+types on the wire of few tables that     the less of the first and of a search
+are scattered
 groups, nodes, of few tables             a search: there are other devices
 groups, nodes, repeats, of many tables   the plan's cost, times that of its cuts on even devices there over that here;
                                          so types on the wire of many, some by rows or copied
@@ -20,8 +20,8 @@ find where the best plan is as far above its bound, or above even devices, as th
 devices are mostly due to the tables, and stay.
 
 Searches are short and by columns. Other sharding types may be better on other nodes: where assignments of them promise
-less, the search is whole. Where the gap is wide, or the plan has such types, short searches end anywhere, and all are
-whole. There is none where the bound excludes the lever.
+less, the search is whole. Plans are scattered whose gap is wide, or which have tables by rows or copied: short searches
+for their tables end anywhere, and all are whole. There is no search where the bound of other nodes excludes them.
 
 Other batch sizes and numbers of nodes are judged by the time per sample. Levers that do not save more than the cost
 models can distinguish, and than the promises are wrong by, are not named.
@@ -202,11 +202,9 @@ class Promises:
         even_ms = [max(self._at_even_ms(each), FamilyBounds(each, is_loose=True).least_ms) for each in allowed]
         least_ms = min(even_ms, default=total_ms)
         near_ms = min(least_ms * (1 + 2 * PROMISE_ERROR), total_ms)
-        near = [
-            each.request
-            for each, ms in zip(allowed, even_ms, strict=True)
-            if self._is_scattered or ms < near_ms  # such plans tell nothing about their cuts on even devices
-        ]
+        if self._is_scattered and least_ms < total_ms:  # which form is better their cuts on even devices do not tell
+            near_ms = math.inf
+        near = [each.request for each, ms in zip(allowed, even_ms, strict=True) if ms < near_ms]
         found = [self._searched_ms(each) for each in near]
         return min((each for each in found if each is not None), default=total_ms)
 
