@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from neuroshard_planner.problem.problem import BULK_PER_EVALUATION, Placement, Problem
 from neuroshard_planner.problem.shard_kinds import ShardSize
 
-NONE = -1
-ABOVE_LIMIT = 1e6  # dominates every score, so that the limit yields only to memory
+WITH_OWN = 1e3  # dominates every score, so that shards of a unit are apart unless the limit or memory forbids it
+ABOVE_LIMIT = 1e6  # dominates that too, so that the limit yields only to memory
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,7 +35,7 @@ class GreedyPass:
     memory_price: float
     """Weight of a device's share of used memory next to its share of load; 0 places by load alone."""
     spreads: bool = False
-    """Whether a device with a shard of the same unit is taken only if no other has memory: the two are made one."""
+    """Whether a device with a shard of the same unit is taken only if all others are above the limit or lack memory."""
 
 
 def place(
@@ -74,9 +74,10 @@ def place(
     allowed = None if problem.allowed is None else problem.allowed[problem.kinds.unit[kinds]]
     begin = np.repeat(held[:, None], num_lanes, axis=1)
     begin[0] = begin[0] / unit + price * begin[1]
-    earlier = _earlier(lanes, np.where(kinds >= 0, problem.kinds.unit[kinds], NONE))
+    units = np.where(kinds >= 0, problem.kinds.unit[kinds], -1)
+    units_held = _UnitsHeld(problem, lanes, units, fixed=fixed) if any(lane.spreads for lane in lanes) else None
     chosen, fits = _place_sorted(
-        load, memory, columns, begin, price=price, dim_limit=dim_limit, allowed=allowed, earlier=earlier
+        load, memory, columns, begin, price=price, dim_limit=dim_limit, allowed=allowed, held=units_held
     )
     placements: list[Placement | None] = []
     for row, lane in enumerate(lanes):
@@ -105,24 +106,26 @@ def place_by_networks(
         np.add.at(held, fixed.devices, _brought(problem, fixed.kinds))
     used = np.repeat(held[None], len(lanes), axis=0)
     limits = np.array([lane.dim_limit for lane in lanes])[:, None]
-    chosen, fits, rows = np.empty_like(shards.T), np.ones(len(lanes), dtype=np.bool_), np.arange(len(lanes))
-    earlier = _earlier(lanes, np.append(problem.kinds.unit[every], NONE)[shards])
-    has_own = (earlier != NONE).any(axis=1).tolist()
+    chosen, fits, rows = np.empty_like(shards), np.ones(len(lanes), dtype=np.bool_), np.arange(len(lanes))
+    units = np.append(problem.kinds.unit[every], -1)[shards]
+    units_held = _UnitsHeld(problem, lanes, units, fixed=fixed) if any(lane.spreads for lane in lanes) else None
     for step, shard in enumerate(shards.T):
         after = used + added[shard, None]
         cost = problem.compute_ms(after[..., :-2], per_work=BULK_PER_EVALUATION).sum(axis=-1)
         is_out = (after[..., -2] > limits) | (after[..., -1] > problem.memory.shard_capacity_bytes)
         if problem.allowed is not None:
             is_out |= ~problem.allowed[problem.kinds.unit[every[np.minimum(shard, len(every) - 1)]]]
-        if has_own[step]:
-            _avoid_own(cost, chosen, earlier, step)
+        if units_held is not None:
+            cost[units_held.of_step(step)] += ABOVE_LIMIT
         cost[is_out] = np.inf
-        chosen[step] = device = cost.argmin(axis=1)
+        chosen[:, step] = device = cost.argmin(axis=1)
+        if units_held is not None:
+            units_held.take(step, device)
         fits &= np.isfinite(cost[rows, device])
         used[rows, device] = after[rows, device]
     return [
         Placement(kinds=every[row[: len(kinds)]], devices=devices[: len(kinds)]) if has_room else None
-        for kinds, row, devices, has_room in zip(lists, shards, chosen.T, fits.tolist(), strict=True)
+        for kinds, row, devices, has_room in zip(lists, shards, chosen, fits.tolist(), strict=True)
     ]
 
 
@@ -175,34 +178,27 @@ def _held(problem: Problem, fixed: Placement | None, loads: FloatArray) -> Float
     return held
 
 
-def _earlier(lanes: Sequence[GreedyPass], units: IndexArray) -> IndexArray:
-    """Return [n, lanes] the last step before each that has the same unit, in lanes that spread; NONE: there is none.
+class _UnitsHeld:
+    """Which devices hold which units, in lanes that spread."""
 
-    ``units`` [lanes, n] are those of each step; NONE: the lane has ended.
-    """
-    found = np.full_like(units, NONE)
-    rows = [row for row, lane in enumerate(lanes) if lane.spreads]
-    if rows:
-        order = units[rows].argsort(axis=1, kind="stable")
-        ranked = np.take_along_axis(units[rows], order, axis=1)
-        is_same = (ranked[:, 1:] == ranked[:, :-1]) & (ranked[:, 1:] != NONE)
-        before = found[rows]
-        np.put_along_axis(before, order[:, 1:], np.where(is_same, order[:, :-1], NONE), axis=1)
-        found[rows] = before
-    return np.ascontiguousarray(found.T)
+    def __init__(
+        self, problem: Problem, lanes: Sequence[GreedyPass], units: IndexArray, *, fixed: Placement | None
+    ) -> None:
+        """Begin with the fixed shards. ``units`` [lanes, n] are placed in turn; -1: the lane has ended."""
+        self._units, self._lanes = units, np.arange(len(lanes))
+        self._spreads = np.array([lane.spreads for lane in lanes])
+        self._held = np.zeros((len(lanes), len(problem.units) + 1, problem.num_devices), dtype=np.bool_)
+        if fixed is not None:
+            self._held[:, problem.kinds.unit[fixed.kinds], fixed.devices] = self._spreads[:, None]
 
+    def of_step(self, step: int) -> NDArray[np.bool_]:
+        """Return [lanes, devices] which devices hold the unit of a step."""
+        held: NDArray[np.bool_] = self._held[self._lanes, self._units[:, step]]
+        return held
 
-def _avoid_own(scores: FloatArray, chosen: IndexArray, earlier: IndexArray, step: int) -> None:
-    """Raise the scores [lanes, devices] of devices that have shards of a step's unit, once for each.
-
-    ``chosen`` [n, lanes] are the devices of the steps before.
-    """
-    (lanes,) = (earlier[step] != NONE).nonzero()
-    before = earlier[step, lanes]
-    while len(lanes):
-        scores[lanes, chosen[before, lanes]] += ABOVE_LIMIT
-        before = earlier[before, lanes]
-        lanes, before = lanes[before != NONE], before[before != NONE]
+    def take(self, step: int, devices: IndexArray) -> None:
+        """Put the shards of a step on devices [lanes]."""
+        self._held[self._lanes, self._units[:, step], devices] = self._spreads
 
 
 def _place_sorted(
@@ -214,7 +210,7 @@ def _place_sorted(
     price: FloatArray,
     dim_limit: FloatArray,
     allowed: NDArray[np.bool_] | None,
-    earlier: IndexArray,
+    held: _UnitsHeld | None,
 ) -> tuple[IndexArray, NDArray[np.bool_]]:
     """Return [lanes, n] the device of each shard in turn, and [lanes] whether every shard found room.
 
@@ -232,7 +228,6 @@ def _place_sorted(
     chosen = np.empty((width, num_lanes), dtype=np.int64)
     fits = np.ones(num_lanes, dtype=np.bool_)
     is_out, penalised = np.empty_like(score, dtype=np.bool_), np.empty_like(score)
-    has_own = (earlier != NONE).any(axis=1).tolist()
     for step in range(width):
         ranked = score
         # Of so few numbers `count_nonzero` takes a fraction of what `any` does.
@@ -241,11 +236,11 @@ def _place_sorted(
             np.multiply(is_out, ABOVE_LIMIT, out=penalised)
             penalised += score
             ranked = penalised
-        if has_own[step]:
+        if held is not None and np.count_nonzero(with_own := held.of_step(step)):
             if ranked is score:
                 np.copyto(penalised, score)
                 ranked = penalised
-            _avoid_own(penalised, chosen, earlier, step)
+            penalised[with_own] += WITH_OWN
         has_full = allowed is not None or bool(np.count_nonzero(most_memory > memory_room[step]))
         if has_full:
             np.greater(used_memory, memory_room[step, :, None], out=is_out)
@@ -258,6 +253,8 @@ def _place_sorted(
         index = places + ranked.argmin(axis=1, out=chosen[step])
         if has_full:
             fits &= ranked.reshape(-1)[index[0]] < np.inf
+        if held is not None:
+            held.take(step, chosen[step])
         after = flat[index] + added[step]
         flat[index] = after
         np.maximum(most, after[1:], out=most)

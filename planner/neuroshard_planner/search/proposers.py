@@ -3,10 +3,11 @@
 Proposals split everything above a share of a device's load. A beam search splits one unit further per level, as in
 NeuroShard (MLSys 2023), section 3.3. The beam goes by a smooth cost: where several devices bound the plan, one split
 more lowers the cost of none but brings the plan nearer to a lower one. The best states are then placed once more, by
-the networks themselves, as NeuroShard places: the tangent is far off for few large shards. In the beam, shards of a
-unit go on devices of their own, and in proposals where there is least load: two on one device are made one when they
-descend, which comes to other cuts, and may cost more or less. Some sets are planned well from the one alone, or the
-other.
+the networks themselves, as NeuroShard places: the tangent is far off for few large shards.
+
+Where no beam follows, shards of a unit go where there is least load. Two on one device are made one when they descend,
+which comes to other cuts, and may cost more or less. With the beam they go on devices of their own, in sets that are
+not large. Some sets are planned well from the one alone, or the other.
 
 A perturbation (iterated local search) moves a few shards or cuts one unit another way and places its shards again: the
 first leads to local optima nearby, the second to splits that no single move reaches. It fits, and its cost is not
@@ -99,8 +100,9 @@ class SplitSearch:
         Empty if no greedy pass found room for every shard.
         """
         tuning = self._problem.tuning
+        spreads = not self._problem.is_large  # where many units are would take much memory
         grid = [(limit, price) for limit in tuning.dim_limits for price in tuning.memory_prices]
-        beam = self._best(((state, grid) for state in self._proposals()), tuning.num_best, spreads=True)
+        beam = self._best(((state, grid) for state in self._proposals()), tuning.num_best, spreads=spreads)
         waited = 0
         while beam and waited < tuning.patience:
             if self._problem.work >= self._work_budget:
@@ -111,7 +113,7 @@ class SplitSearch:
                 for candidate in beam
                 for child in self._children(candidate.lane.state)
             ]
-            found = self._best(children, tuning.num_best, spreads=True)
+            found = self._best(children, tuning.num_best, spreads=spreads)
             improved = bool(found) and found[0].smooth_ms < beam[0].smooth_ms
             waited = 0 if improved else waited + 1
             beam = _smoothest([*beam, *found], tuning.num_best)

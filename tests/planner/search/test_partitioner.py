@@ -109,6 +109,30 @@ def test_a_lane_that_spreads_yields_to_memory() -> None:
     assert shards_of(problem, placement) == [(0, 32, 1), (0, 32, 1), (1, 64, 0)]
 
 
+def test_a_lane_that_spreads_yields_to_the_dimension_limit() -> None:
+    """A device above the limit is left out before one with a shard of the same table."""
+    problem, lane, loads = halves_and_whole(capacity_gib=10.0)
+
+    (placement,) = place(problem, [replace(lane, spreads=True, dim_limit=64.0)], loads)
+
+    assert placement is not None
+    assert shards_of(problem, placement) == [(0, 32, 1), (0, 32, 1), (1, 64, 0)]
+
+
+def test_a_lane_that_spreads_counts_shards_that_are_fixed() -> None:
+    """The other half of a table goes on the more loaded device."""
+    problem, lane, loads = halves_and_whole(capacity_gib=10.0)
+    half, heavy = lane.kinds[1:].tolist()
+    fixed = Placement(kinds=np.array([heavy, half]), devices=np.array([0, 1]))
+    rest = replace(lane, kinds=lane.kinds[:1])
+
+    together, apart = place(problem, [rest, replace(rest, spreads=True)], loads, fixed=fixed)
+
+    assert together is not None
+    assert apart is not None
+    assert (together.devices.tolist(), apart.devices.tolist()) == ([1], [0])
+
+
 @pytest.mark.parametrize("num_shards", [2, 3, 4])
 def test_the_networks_too_put_shards_of_a_table_on_devices_of_their_own(num_shards: int) -> None:
     """Of as many shards as there are devices at most, no two share one."""
