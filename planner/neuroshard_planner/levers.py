@@ -1,6 +1,6 @@
 """What would help: what a plan would gain by each permission or setting that its request lacks.
 
-Each lever is priced by one evaluation, of which a search is the longest:
+Each lever is priced by one evaluation, of which a search, or two for repeats, is the longest:
 
 lever                                    promise
 types on the wire and of tables, batch   price of the plan's own placement: all tables change alike, and stay
@@ -138,7 +138,7 @@ def questions(plan: Plan, *, costs: Bundle) -> Iterator[LeverRequest]:
 
 
 class Promises:
-    """What a plan would cost with levers, each priced by one evaluation, at most a search."""
+    """What a plan would cost with levers, each priced by one evaluation, at most a search or two."""
 
     def __init__(self, plan: Plan, *, costs: Bundle) -> None:
         """``costs`` are those that the plan was made with."""
@@ -155,12 +155,12 @@ class Promises:
         plan, request = self._plan, lever.request
         if request.topology == plan.resolved.topology:
             return self._here_ms(lever)
+        if not has_room(request):
+            return None
         if _has_few(request):
-            limit_ms = _least_named_ms(plan, lever)
-            is_whole = has_room(request) and self._may_be_of_other_types(request, limit_ms)
-            found_ms = self._searched_ms(request, limit_ms=limit_ms, is_whole=is_whole)
+            found_ms = self._searched_ms(request, limit_ms=_least_named_ms(plan, lever))
         else:
-            found_ms = self._at_even_ms(Problem(request, self._costs)) if has_room(request) else None
+            found_ms = self._at_even_ms(Problem(request, self._costs))
         return None if found_ms is None else found_ms + lever.added_ms
 
     def _here_ms(self, lever: LeverRequest) -> float | None:
@@ -193,7 +193,7 @@ class Promises:
         return min(stays_ms, found_ms)
 
     def _without_repeats_ms(self, problem: Problem) -> float:
-        """Return the cost of a plan without repeats, in a form that costs least on even devices or little more."""
+        """Return the cost of a plan without repeats, in the forms that even devices tell, or in both."""
         total_ms, request, forms = self._plan.predicted.total_ms, problem.request, [problem]
         if problem.num_devices > 1:
             with suppress(RequestError):
@@ -212,21 +212,21 @@ class Promises:
         """Return the plan's cost, changed as that of its cuts on even devices changes."""
         return self._plan.predicted.total_ms * _even_ms(self._plan, problem) / self._even_here_ms
 
-    def _searched_ms(
-        self, request: PlanRequest, *, limit_ms: float | None = None, is_whole: bool = False
-    ) -> float | None:
-        """Return the cost that a whole search should find. None: nothing fits, or below the limit."""
+    def _searched_ms(self, request: PlanRequest, *, limit_ms: float | None = None) -> float | None:
+        """Return the cost that a whole search should find. None: nothing fits, or below the limit.
+
+        ``limit_ms``: of other devices, on which other sharding types may be better. None: the devices are the plan's.
+        """
         named = request.search
         work = int(SHORT_SHARE * SearchTuning().least_budget(request.topology.num_devices))
-        if is_whole or self._is_scattered or (named.work_budget or math.inf) <= work:
+        is_whole = self._is_scattered or (named.work_budget or math.inf) <= work
+        if is_whole or (limit_ms is not None and self._may_be_of_other_types(request, limit_ms)):
             return searched_ms(request, self._costs, limit_ms=limit_ms)
         request = _by_columns(request.model_copy(update={"search": named.model_copy(update={"work_budget": work})}))
         return searched_ms(request, self._costs, limit_ms=limit_ms, tuning=SHORT)
 
     def _may_be_of_other_types(self, request: PlanRequest, limit_ms: float) -> bool:
-        """Return whether assignments of other sharding types promise less than those by columns, and than the limit."""
-        if self._is_scattered:  # all searches are whole
-            return False
+        """Compare assignments: True where other sharding types promise less than columns do, and than the limit."""
         problem = Problem(request, self._costs, tuning=PROMISING)
         if not problem.has_further_types:
             return False

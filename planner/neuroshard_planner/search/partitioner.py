@@ -75,7 +75,7 @@ def place(
     begin = np.repeat(held[:, None], num_lanes, axis=1)
     begin[0] = begin[0] / unit + price * begin[1]
     units = np.where(kinds >= 0, problem.kinds.unit[kinds], -1)
-    units_held = _UnitsHeld(problem, lanes, units, fixed=fixed) if any(lane.spreads for lane in lanes) else None
+    units_held = _units_held(problem, lanes, units, fixed)
     chosen, fits = _place_sorted(
         load, memory, columns, begin, price=price, dim_limit=dim_limit, allowed=allowed, held=units_held
     )
@@ -108,7 +108,7 @@ def place_by_networks(
     limits = np.array([lane.dim_limit for lane in lanes])[:, None]
     chosen, fits, rows = np.empty_like(shards), np.ones(len(lanes), dtype=np.bool_), np.arange(len(lanes))
     units = np.append(problem.kinds.unit[every], -1)[shards]
-    units_held = _UnitsHeld(problem, lanes, units, fixed=fixed) if any(lane.spreads for lane in lanes) else None
+    units_held = _units_held(problem, lanes, units, fixed)
     for step, shard in enumerate(shards.T):
         after = used + added[shard, None]
         cost = problem.compute_ms(after[..., :-2], per_work=BULK_PER_EVALUATION).sum(axis=-1)
@@ -116,7 +116,7 @@ def place_by_networks(
         if problem.allowed is not None:
             is_out |= ~problem.allowed[problem.kinds.unit[every[np.minimum(shard, len(every) - 1)]]]
         if units_held is not None:
-            cost[units_held.of_step(step)] += ABOVE_LIMIT
+            cost[units_held.of_step(step)] += ABOVE_LIMIT  # here the limit itself is infinite
         cost[is_out] = np.inf
         chosen[:, step] = device = cost.argmin(axis=1)
         if units_held is not None:
@@ -179,7 +179,7 @@ def _held(problem: Problem, fixed: Placement | None, loads: FloatArray) -> Float
 
 
 class _UnitsHeld:
-    """Which devices hold which units, in lanes that spread."""
+    """The devices that hold each unit so far, in lanes that spread."""
 
     def __init__(
         self, problem: Problem, lanes: Sequence[GreedyPass], units: IndexArray, *, fixed: Placement | None
@@ -192,13 +192,20 @@ class _UnitsHeld:
             self._held[:, problem.kinds.unit[fixed.kinds], fixed.devices] = self._spreads[:, None]
 
     def of_step(self, step: int) -> NDArray[np.bool_]:
-        """Return [lanes, devices] which devices hold the unit of a step."""
+        """Return the devices [lanes, devices] that hold the unit of a step."""
         held: NDArray[np.bool_] = self._held[self._lanes, self._units[:, step]]
         return held
 
     def take(self, step: int, devices: IndexArray) -> None:
         """Put the shards of a step on devices [lanes]."""
         self._held[self._lanes, self._units[:, step], devices] = self._spreads
+
+
+def _units_held(
+    problem: Problem, lanes: Sequence[GreedyPass], units: IndexArray, fixed: Placement | None
+) -> _UnitsHeld | None:
+    """Return the devices of the fixed units. None: no lane spreads."""
+    return _UnitsHeld(problem, lanes, units, fixed=fixed) if any(lane.spreads for lane in lanes) else None
 
 
 def _place_sorted(
