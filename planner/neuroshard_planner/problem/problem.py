@@ -7,6 +7,7 @@ from itertools import chain
 
 import numpy as np
 from neuroshard_api.documents.request import PlanRequest
+from neuroshard_api.documents.tables import DIM_MULTIPLE
 from neuroshard_api.sharding.kinds import ShardingType, num_row_parts
 from neuroshard_costs.cuts import Cuts
 from neuroshard_costs.deduplication import looked_up
@@ -42,6 +43,7 @@ KINDS_AT_ONCE = 2048  # keeps the arrays of their features within the processor'
 DEFAULT = SearchTuning()
 BULK_PER_EVALUATION = 8  # evaluations of many devices at once that take as long as one in a local step
 LANES_PER_EVALUATION = 3  # the same, in local steps of several placements side by side
+_UNKNOWN = -1
 
 _Key = tuple[int, int, int, int, int, float]
 """A unit, and the size of a shard of it."""
@@ -110,6 +112,9 @@ class Problem:
         self._cuts = Cuts(self.priced)
         self._num_row_parts = [num_row_parts(family, request.topology) for family in FAMILIES]
         self._kind_of: dict[_Key, int] = {}
+        num_widths = self._num_columns // DIM_MULTIPLE
+        self._widths_before: IndexArray = np.cumsum(num_widths) - num_widths - 1
+        self._kind_of_width: IndexArray = np.full(int(num_widths.sum()), _UNKNOWN)
         self._num_networks = costs.represent(self._cuts.any_table).shape[1]
         self._num_added = 0 if self.host_tables is None else 2
         self.kinds = ShardKinds(num_representation=self._num_networks + self._num_added)
@@ -195,6 +200,25 @@ class Problem:
                 self._add_kinds(new[first : first + KINDS_AT_ONCE])
             kinds = list(map(known.get, keys))
         return np.array(kinds, dtype=np.int64)
+
+    def kinds_by_columns(self, units: IndexArray, num_columns: IndexArray) -> IndexArray:
+        """Return the kinds [n] of shards of units [n] in device memory, with all rows and this many columns [n].
+
+        The first one of a unit brings those of all widths, unless these are too many at once.
+        """
+        known, place = self._kind_of_width, self._widths_before[units] + num_columns // DIM_MULTIPLE
+        (new,) = (known[place] == _UNKNOWN).nonzero()
+        if len(new):
+            found, columns = units[new], num_columns[new]
+            of_units = np.unique(found)
+            num_widths = self._num_columns[of_units] // DIM_MULTIPLE
+            if num_widths.sum() <= KINDS_AT_ONCE:
+                found = of_units.repeat(num_widths)
+                columns = DIM_MULTIPLE * np.concatenate([np.arange(1, count + 1) for count in num_widths.tolist()])
+            sizes = list(map(ShardSize, self.num_rows[found].tolist(), columns.tolist()))
+            known[self._widths_before[found] + columns // DIM_MULTIPLE] = self.kinds_of(found.tolist(), sizes)
+        kinds: IndexArray = known[place]
+        return kinds
 
     def _add_kinds(self, keys: Sequence[_Key]) -> None:
         first = len(self._kind_of)

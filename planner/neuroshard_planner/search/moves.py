@@ -12,7 +12,6 @@ from neuroshard_costs.shards import FloatArray, IndexArray
 from numpy.typing import NDArray
 
 from neuroshard_planner.problem.problem import Problem
-from neuroshard_planner.problem.shard_kinds import ShardSize
 
 NONE = -1
 _SIDES = np.arange(2)[:, None, None]
@@ -175,7 +174,7 @@ def splits(
     )
     shard, target, unit, partner, moving, rest = (each[valid] for each in (shard, target, unit, partner, moving, rest))
     coming = moving + np.where(partner == NONE, 0, kinds.num_columns[state.kinds[partner]])
-    staying = _column_kinds(problem, unit[rest > 0], rest[rest > 0])
+    staying = problem.kinds_by_columns(unit[rest > 0], rest[rest > 0])
     source_kind = np.full(len(shard), NONE)
     source_kind[rest > 0] = staying
     return CandidateMoves(
@@ -183,7 +182,7 @@ def splits(
         source_shard=shard,
         source_kind=source_kind,
         target_shard=partner,
-        target_kind=_column_kinds(problem, unit, coming),
+        target_kind=problem.kinds_by_columns(unit, coming),
     )
 
 
@@ -199,11 +198,6 @@ def shard_on(problem: Problem, state: PlacedShards, unit: IndexArray, slot: Inde
     order = keys.argsort(kind="stable")
     found[met] = near.take(order.take(keys.searchsorted(wanted[met], sorter=order)))
     return found
-
-
-def _column_kinds(problem: Problem, unit: IndexArray, num_columns: IndexArray) -> IndexArray:
-    rows = problem.num_rows[unit].tolist()
-    return problem.kinds_of(unit.tolist(), list(map(ShardSize, rows, num_columns.tolist())))
 
 
 def _may_be_on(problem: Problem, unit: IndexArray, slot: IndexArray) -> NDArray[np.bool_]:

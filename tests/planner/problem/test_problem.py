@@ -24,6 +24,20 @@ def test_equal_shards_are_one_kind() -> None:
     assert problem.kinds.num_columns[first] == 32
 
 
+@pytest.mark.parametrize("embedding_dim", [64, 8192])
+def test_widths_are_found_as_sizes_are(embedding_dim: int) -> None:
+    """Those of a unit are represented at once, unless it has more than fit the processor's cache."""
+    problem = problem_of(request(table("wide", embedding_dim=embedding_dim), table("narrow", embedding_dim=4)))
+    units, widths = np.array([1, 0, 0, 0]), np.array([4, 8, 64, 8])
+
+    found = problem.kinds_by_columns(units, widths)
+
+    again = problem.kinds_by_columns(units[::-1], widths[::-1])
+    sizes = [ShardSize(1_000_000, width) for width in widths.tolist()]
+    assert found.tolist() == problem.kinds_of(units.tolist(), sizes).tolist() == again[::-1].tolist()
+    assert len(problem.kinds) < 64
+
+
 def test_kinds_survive_growing() -> None:
     """Making room for new kinds keeps the old ones."""
     problem = problem_of(request(table(embedding_dim=8192)))
