@@ -62,6 +62,10 @@ class SearchTuning:
     families, above which no search by columns goes on from its opening; and times the time of a unit's fastest shard,
     below which more splits hardly better it."""
 
+    far: float = 1.1
+    """Times the lower bound, above which random changes to cuts by columns go on in vain, in rounds twice as long: such
+    sets have many local optima."""
+
     longest: tuple[float, ...] = (INFINITE, 1.0, 0.7, 0.5, 0.35, 0.2)
     """Of proposals and of assignments: largest shard over a device's mean load."""
     widths: tuple[int, ...] = (64, 32, 16)

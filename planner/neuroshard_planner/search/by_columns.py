@@ -52,7 +52,8 @@ class IteratedSearch:
             problem: whose devices leave a choice.
             starts: placements known already; the cheapest is one more start.
             work_budget: device evaluations and their like, counted from here.
-            most_rounds: rounds of perturbations that may follow on top of the budget, as long as the last one gained.
+            most_rounds: rounds of perturbations that may follow on top of the budget, as long as the last one gained
+                or the cost is far above the bound.
         """
         begin = problem.work
         self._problem = problem
@@ -102,10 +103,11 @@ class IteratedSearch:
             return None
         self.perturb(bound_ms=bound_ms)
         for _ in range(0 if is_near else self._most_rounds):
-            before_ms = self.least_ms()
-            self.end = max(self.end, problem.work + int(tuning.phase_share * self._budget))
+            before_ms, is_far = self.least_ms(), self._is_far(self.least_ms(), bound_ms)
+            share = 2 * tuning.phase_share if is_far else tuning.phase_share
+            self.end = max(self.end, problem.work + int(share * self._budget))
             self.perturb(bound_ms=bound_ms)
-            if self.least_ms() > before_ms * (1 - tuning.least_round_gain):
+            if self.least_ms() > before_ms * (1 - tuning.least_round_gain) and not is_far:
                 break
         is_exhausted = problem.work >= self.end
         return Found(
@@ -119,6 +121,10 @@ class IteratedSearch:
     def is_within(self, limit_ms: float) -> bool:
         """Return whether a placement that costs at most the limit was found."""
         return bool(self.found) and self.least_ms() <= limit_ms
+
+    def _is_far(self, total_ms: float, bound_ms: float) -> bool:
+        """Return whether a cost is far above a bound, if there is one."""
+        return 0 < bound_ms < total_ms / self._problem.tuning.far
 
     def least_ms(self) -> float:
         """Return the cost of the cheapest placement found."""
@@ -180,7 +186,7 @@ class IteratedSearch:
             while (
                 problem.work < self.end
                 and best_ms > bound_ms * (1 + problem.tuning.least_round_gain)
-                and self._stalled < problem.tuning.most_stalled
+                and (self._stalled < problem.tuning.most_stalled or self._is_far(best_ms, bound_ms))
             ):
                 yield perturbation.perturbed(best)
 

@@ -137,6 +137,22 @@ def test_a_round_that_gains_nothing_is_the_last(most_rounds: int) -> None:
     assert 3000 * 1.25 <= problem.work - before < 3000 * 1.5
 
 
+@pytest.mark.parametrize(("gap", "goes_on"), [(0.12, True), (0.08, False)])
+def test_far_above_the_bound_rounds_go_on_in_vain(gap: float, *, goes_on: bool) -> None:
+    """They are twice as long."""
+    problem = problem_of(request(*(table(f"t{index}", embedding_dim=4) for index in range(4))))
+    search = IteratedSearch(problem, [], work_budget=2000, most_rounds=3)
+    best = search.opening()
+    assert best is not None
+    total_ms = float(problem.total_ms([best])[0])
+
+    found = search.run(bound_ms=total_ms / (1 + gap))
+
+    assert found is not None
+    assert problem.total_ms([found.placement])[0] == pytest.approx(total_ms, rel=1e-6)
+    assert (problem.work >= 2000 * (1 + 3 / 2)) is goes_on
+
+
 def test_an_opening_that_comes_early_changes_no_result() -> None:
     """Work of others between the opening and the rest does not count."""
     asked = request(*tables(12, pooling_factor=20.0), table("wide", embedding_dim=256, pooling_factor=80.0))
