@@ -210,7 +210,7 @@ class Problem:
         (new,) = (known[place] == _UNKNOWN).nonzero()
         if len(new):
             found, columns = units[new], num_columns[new]
-            of_units = np.unique(found)
+            of_units = np.flatnonzero(np.bincount(found))
             num_widths = self._num_columns[of_units] // DIM_MULTIPLE
             if num_widths.sum() <= KINDS_AT_ONCE:
                 found = of_units.repeat(num_widths)
