@@ -75,6 +75,7 @@ PARTS: Mapping[str, Mapping[str, Any]] = {
     "limits on columns": {"dim_limits": (1.1, float("inf"))},
     "rounds": {"most_rounds": 0},
     "end near the bound": {"near": 1.0},
+    "more work far above the bound": {"far": float("inf")},
     "half of the moves": {"num_targets": 8, "num_judged": 16},
 }
 MIXED_PARTS: Mapping[str, Mapping[str, Any]] = {
