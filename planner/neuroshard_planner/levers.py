@@ -6,7 +6,7 @@ lever                                    promise
 types on the wire and of tables, batch   price of the plan's own placement: all tables change alike, and stay
 types of few tables, some on the host    a search: with narrow types some tables return to the devices
 batch that saves, of few tables          the plan's own placement after a descent: long steps are cut otherwise; or a
-                                         search where plans are scattered
+                                         search where plans are scattered, or other sharding types promise less
 repeats, of few tables                   a search in the form that even devices prefer, and in one little worse there;
                                          in both where plans are scattered
 types on the wire of few tables that     the less of the first and of a search
@@ -19,9 +19,10 @@ The first ones are costs of real placements, so that a search finds no worse. Th
 find where the best plan is as far above its bound, or above even devices, as this plan is: cuts that cost and uneven
 devices are mostly due to the tables, and stay.
 
-Searches are short and by columns. Other sharding types may be better on other nodes: where assignments of them promise
-less, the search is whole. Plans are scattered whose gap is wide, or which have tables by rows or copied: short searches
-for their tables end anywhere, and all are whole. There is no search where the bound of other nodes excludes them.
+Searches are short and by columns. Other sharding types may be better on other nodes, and copies of tables with longer
+steps: where assignments of them promise less, the search is whole. Plans are scattered whose gap is wide, or which have
+tables by rows or copied: short searches for their tables end anywhere, and all are whole. There is no search where the
+bound of other nodes excludes them.
 
 Other batch sizes and numbers of nodes are judged by the time per sample. Levers that do not save more than the cost
 models can distinguish, and than the promises are wrong by, are not named.
@@ -173,7 +174,8 @@ class Promises:
         stays_ms = float(problem.total_ms([placement])[0])
         may_change = _has_few(request) and problem.host_tables is None and is_searched(plan.tables, problem)
         if lever.name is LeverName.BATCH_SIZE and may_change and saved_share(plan, lever, stays_ms) > 0:
-            found_ms = self._searched_ms(request) if self._is_scattered else None
+            is_whole = self._is_scattered or self._may_be_of_other_types(request, stays_ms)
+            found_ms = searched_ms(request, self._costs) if is_whole else None
             return found_ms or min(stays_ms, refined_ms(problem, placement))
         if lever.name is LeverName.REPEATS:
             if not may_change:

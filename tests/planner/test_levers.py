@@ -188,11 +188,13 @@ def test_other_nodes_of_few_tables_are_promised_by_a_search(ask: Callable[[], Pl
 
 
 @pytest.mark.parametrize(
-    ("num_nodes", "gap"),
-    [(1, 0.3), (2, 0.0), (1, 0.0)],
-    ids=["a gap so wide that short searches scatter", "a third node", "a second node"],
+    ("name", "num_nodes", "gap"),
+    [(LeverName.NODES, 1, 0.3), (LeverName.NODES, 2, 0.0), (LeverName.NODES, 1, 0.0), (LeverName.BATCH_SIZE, 2, 0.0)],
+    ids=["a gap so wide that short searches scatter", "a third node", "a second node", "a longer step"],
 )
-def test_other_nodes_are_promised_in_other_sharding_types_where_these_promise_less(num_nodes: int, gap: float) -> None:
+def test_a_lever_is_promised_in_other_sharding_types_where_these_promise_less(
+    name: LeverName, num_nodes: int, gap: float
+) -> None:
     """A plan by columns, as on these devices, would exchange over the slow network what copies keep at home."""
     slow = Link(bandwidth_bytes_per_second=5e9, latency_seconds=20e-6)
     free = builders.request(
@@ -203,7 +205,7 @@ def test_other_nodes_are_promised_in_other_sharding_types_where_these_promise_le
     )
     by_columns = planned(free.model_copy(update={"constraints": Constraints(sharding_types=BY_COLUMNS)}))
     plan, costs = by_columns.model_copy(update={"request": free, "gap": gap}), ExactCosts(free.topology.device)
-    more = next(each for each in questions(plan, costs=costs) if each.name is LeverName.NODES)
+    more = next(each for each in questions(plan, costs=costs) if each.name is name)
 
     promised = Promises(plan, costs=costs).total_ms(more)
 
