@@ -30,7 +30,7 @@ from neuroshard_planner.problem.plan_cost import predicted_cost
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.sharding_choice import MOST_MIXED, is_too_large
 from neuroshard_planner.problem.tuning import SearchTuning
-from neuroshard_planner.search.all_families import MixedSearch, mixed
+from neuroshard_planner.search.all_families import MixedSearch, by_columns, mixed
 from neuroshard_planner.search.assignments import bound_to_convert
 from neuroshard_planner.search.by_columns import Found, IteratedSearch
 from neuroshard_planner.search.host_memory import hosted
@@ -287,7 +287,8 @@ def _in_device_memory(
     if not _is_mixed(problem):
         if problem.has_further_types:
             _require_by_columns(problem)
-        found = _by_columns(problem, starts).run(bound_ms=0.0 if bounds is None else bounds.least_ms)
+        bound_ms = 0.0 if bounds is None else bounds.least_ms
+        found = by_columns(problem, _by_columns(problem, starts), bound_ms=bound_ms, work_budget=_budget(problem))
     else:
         bounds = bounds or FamilyBounds(problem)
         found = mixed(problem, bounds, columns=_by_columns(problem, starts), work_budget=_budget(problem))

@@ -27,6 +27,17 @@ from neuroshard_planner.search.options import Forms, OptionTable, families_of
 from neuroshard_planner.search.proposers import Perturbation
 
 
+def by_columns(problem: Problem, columns: IteratedSearch, *, bound_ms: float, work_budget: int) -> Found | None:
+    """Return the best placement by columns, also of those with equal columns on all devices. None: none was found."""
+    found = columns.run(bound_ms=bound_ms)
+    if found is None or columns.is_within(bound_ms * (1 + problem.tuning.least_round_gain)):
+        return found
+    search = MixedSearch(problem, options=columns.options, work_budget=work_budget)
+    best = problem.cheapest([found.placement, *search.filled([found.placement])])
+    before_ms, best_ms = problem.total_ms([found.placement, best]).tolist()
+    return replace(found, placement=best) if best_ms < before_ms * (1 - problem.tuning.least_round_gain) else found
+
+
 def mixed(problem: Problem, bounds: FamilyBounds, *, columns: IteratedSearch, work_budget: int) -> Found | None:
     """Return the best placement of all families, also of those by columns alone. None: none was found.
 

@@ -372,13 +372,13 @@ def fills(problem: Problem, forms: Forms, options: OptionTable, traits: FloatArr
     copies = {unit: own[REPLICATED] for unit, own in kinds_of.items() if REPLICATED in own}
     whole = np.array([unit for unit in copies if COLUMNS in kinds_of[unit]], dtype=np.int64)
     # All of these ascend. Without the flag, NumPy would load its masked arrays.
-    always = np.setdiff1d(list(copies), whole, assume_unique=True)
+    always = np.setdiff1d(np.array(list(copies), dtype=np.int64), whole, assume_unique=True)
     by_columns = np.setdiff1d(free, always, assume_unique=True)
     columns = problem.kinds.traffic[problem.whole, POOLED]
-    if not len(whole) or (columns[by_columns] != np.rint(columns[by_columns])).any():
+    if not len(by_columns) or (columns[by_columns] != np.rint(columns[by_columns])).any():
         return []
     prices = problem.step_cost.prices(problem.device_levels([best])[0].max(axis=0))
-    copied = np.array([copies[unit] for unit in whole.tolist()])
+    copied = np.array([copies[unit] for unit in whole.tolist()], dtype=np.int64)
     own, all_copies = (weighted_sum(traits[kinds][:, :NUM_LEVELS], prices) for kinds in (problem.whole[whole], copied))
     order = whole[np.argsort((all_copies - own / problem.num_devices) / columns[whole], kind="stable")]
     stays = best.at(~is_free[problem.kinds.unit[best.kinds]])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from neuroshard_api.documents.presets import preset
 from neuroshard_api.documents.request import Constraints, PlanRequest, SearchSettings, TableConstraints
-from neuroshard_api.documents.tables import TableSet
+from neuroshard_api.documents.tables import Optimizer, TableSet
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.memory.packing import Packing
@@ -21,7 +21,7 @@ from support.planner.searches import placed, planned, problem_of
 
 from benchmarks.reference_search import reference_search
 from benchmarks.search_ablation import drawn
-from benchmarks.tasks import task_tables, weights_only_request, workload_request
+from benchmarks.tasks import random_tables, task_tables, weights_only_request, workload_request
 
 
 def test_one_device_has_one_plan_at_once() -> None:
@@ -107,6 +107,21 @@ def test_a_table_fills_what_others_leave_of_a_tight_memory() -> None:
 
     assert found is not None
     assert problem.total_ms([found.placement])[0] <= problem.total_ms([fill])[0] * 0.95
+
+
+def test_few_tables_fill_many_devices_where_only_columns_are_permitted() -> None:
+    """Four tables on 16 devices: even cuts of each leave some devices idle, and others with a third more columns."""
+    asked = PlanRequest(
+        tables=random_tables(4, 16, np.random.default_rng(85), name="few"),
+        topology=preset("h100-80gb").topology(num_nodes=2, devices_per_node=8),
+        batch_size_per_device=8192,
+        optimizer=Optimizer.ROWWISE_ADAGRAD,
+        constraints=Constraints(sharding_types=BY_COLUMNS),
+    )
+
+    found = plan(asked, bundle=bundled_bundle("h100-80gb"))
+
+    assert found.gap < 0.05
 
 
 @pytest.mark.parametrize("most_rounds", [1, 6])
