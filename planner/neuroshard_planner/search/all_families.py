@@ -29,13 +29,24 @@ from neuroshard_planner.search.proposers import Perturbation
 
 def by_columns(problem: Problem, columns: IteratedSearch, *, bound_ms: float, work_budget: int) -> Found | None:
     """Return the best placement by columns, also of those with equal columns on all devices. None: none was found."""
-    found = columns.run(bound_ms=bound_ms)
-    if found is None or columns.is_within(bound_ms * (1 + problem.tuning.least_round_gain)):
+    found, tuning = columns.run(bound_ms=bound_ms), problem.tuning
+    is_near = columns.is_within(bound_ms * (1 + tuning.least_round_gain))
+    if found is None or is_near or problem.is_large or problem.has_further_types:
         return found
     search = MixedSearch(problem, options=columns.options, work_budget=work_budget)
-    best = problem.cheapest([found.placement, *search.filled([found.placement])])
-    before_ms, best_ms = problem.total_ms([found.placement, best]).tolist()
-    return replace(found, placement=best) if best_ms < before_ms * (1 - problem.tuning.least_round_gain) else found
+    filled = search.filled([found.placement])
+    if not filled:
+        return found
+    least_ms = min(columns.least_ms(), float(problem.total_ms(filled).min()))
+    limit_ms = least_ms * (1 + problem.request.search.shard_tolerance)
+    chosen = fewest_shards(problem, [found.placement, *filled], limit_ms=limit_ms)
+    until = problem.work + int(tuning.short_share * work_budget)
+    return replace(
+        found,
+        placement=consolidated(problem, chosen, limit_ms=limit_ms, work_budget=until),
+        placements=found.placements + search.placements,
+        improvements=found.improvements + search.improvements,
+    )
 
 
 def mixed(problem: Problem, bounds: FamilyBounds, *, columns: IteratedSearch, work_budget: int) -> Found | None:

@@ -109,19 +109,40 @@ def test_a_table_fills_what_others_leave_of_a_tight_memory() -> None:
     assert problem.total_ms([found.placement])[0] <= problem.total_ms([fill])[0] * 0.95
 
 
-def test_few_tables_fill_many_devices_where_only_columns_are_permitted() -> None:
-    """Four tables on 16 devices: even cuts of each leave some devices idle, and others with a third more columns."""
-    asked = PlanRequest(
-        tables=random_tables(4, 16, np.random.default_rng(85), name="few"),
-        topology=preset("h100-80gb").topology(num_nodes=2, devices_per_node=8),
+def few_tables(num_tables: int, num_nodes: int, *, seed: int, search: SearchSettings) -> PlanRequest:
+    """Return a request of random tables by columns."""
+    return PlanRequest(
+        tables=random_tables(num_tables, 8 * num_nodes, np.random.default_rng(seed), name="few"),
+        topology=preset("h100-80gb").topology(num_nodes=num_nodes, devices_per_node=8),
         batch_size_per_device=8192,
         optimizer=Optimizer.ROWWISE_ADAGRAD,
         constraints=Constraints(sharding_types=BY_COLUMNS),
+        search=search,
     )
+
+
+def test_few_tables_fill_many_devices_where_only_columns_are_permitted() -> None:
+    """Four tables on 16 devices: even cuts of each leave some devices idle, and others with a third more columns."""
+    asked = few_tables(4, 2, seed=85, search=SearchSettings())
 
     found = plan(asked, bundle=bundled_bundle("h100-80gb"))
 
     assert found.gap < 0.05
+
+
+def test_even_columns_give_way_to_fewer_shards_within_the_tolerance() -> None:
+    """Nine shards cost 2 % more than 16 with equal columns on all devices."""
+    exact, tolerant = (
+        plan(
+            few_tables(6, 1, seed=90, search=SearchSettings(work_budget=2000, shard_tolerance=tolerance)),
+            bundle=bundled_bundle("h100-80gb"),
+        )
+        for tolerance in (0.0, 0.05)
+    )
+
+    most, fewest = (sum(len(table.shards) for table in each.tables) for each in (exact, tolerant))
+    assert fewest < 0.7 * most
+    assert tolerant.predicted.total_ms <= 1.05 * exact.predicted.total_ms
 
 
 @pytest.mark.parametrize("most_rounds", [1, 6])
