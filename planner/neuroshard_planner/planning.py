@@ -30,7 +30,7 @@ from neuroshard_planner.problem.plan_cost import predicted_cost
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.sharding_choice import MOST_MIXED, is_too_large
 from neuroshard_planner.problem.tuning import SearchTuning
-from neuroshard_planner.search.all_families import MixedSearch, by_columns, mixed
+from neuroshard_planner.search.all_families import MixedSearch, mixed, with_equal_columns
 from neuroshard_planner.search.assignments import bound_to_convert
 from neuroshard_planner.search.by_columns import Found, IteratedSearch
 from neuroshard_planner.search.host_memory import hosted
@@ -287,8 +287,10 @@ def _in_device_memory(
     if not _is_mixed(problem):
         if problem.has_further_types:
             _require_by_columns(problem)
-        bound_ms = 0.0 if bounds is None else bounds.least_ms
-        found = by_columns(problem, _by_columns(problem, starts), bound_ms=bound_ms, work_budget=_budget(problem))
+        columns, bound_ms = _by_columns(problem, starts), 0.0 if bounds is None else bounds.least_ms
+        found = columns.run(bound_ms=bound_ms)
+        if not problem.has_further_types:  # equal columns of a set too large for other types might come with copies
+            found = with_equal_columns(problem, columns, found, bound_ms=bound_ms, work_budget=_budget(problem))
     else:
         bounds = bounds or FamilyBounds(problem)
         found = mixed(problem, bounds, columns=_by_columns(problem, starts), work_budget=_budget(problem))

@@ -27,11 +27,12 @@ from neuroshard_planner.search.options import Forms, OptionTable, families_of
 from neuroshard_planner.search.proposers import Perturbation
 
 
-def by_columns(problem: Problem, columns: IteratedSearch, *, bound_ms: float, work_budget: int) -> Found | None:
-    """Return the best placement by columns, also of those with equal columns on all devices. None: none was found."""
-    found, tuning = columns.run(bound_ms=bound_ms), problem.tuning
-    is_near = columns.is_within(bound_ms * (1 + tuning.least_round_gain))
-    if found is None or is_near or problem.is_large or problem.has_further_types:
+def with_equal_columns(
+    problem: Problem, columns: IteratedSearch, found: Found | None, *, bound_ms: float, work_budget: int
+) -> Found | None:
+    """Return the result of a search by columns, or a placement with equal columns on all devices that costs less."""
+    is_near = columns.is_within(bound_ms * (1 + problem.tuning.least_round_gain))
+    if found is None or is_near or problem.is_large:
         return found
     search = MixedSearch(problem, options=columns.options, work_budget=work_budget)
     filled = search.filled([found.placement])
@@ -39,14 +40,7 @@ def by_columns(problem: Problem, columns: IteratedSearch, *, bound_ms: float, wo
         return found
     least_ms = min(columns.least_ms(), float(problem.total_ms(filled).min()))
     limit_ms = least_ms * (1 + problem.request.search.shard_tolerance)
-    chosen = fewest_shards(problem, [found.placement, *filled], limit_ms=limit_ms)
-    until = problem.work + int(tuning.short_share * work_budget)
-    return replace(
-        found,
-        placement=consolidated(problem, chosen, limit_ms=limit_ms, work_budget=until),
-        placements=found.placements + search.placements,
-        improvements=found.improvements + search.improvements,
-    )
+    return search.settled([found.placement, *filled], before=found, limit_ms=limit_ms)
 
 
 def mixed(problem: Problem, bounds: FamilyBounds, *, columns: IteratedSearch, work_budget: int) -> Found | None:
@@ -68,7 +62,8 @@ def mixed(problem: Problem, bounds: FamilyBounds, *, columns: IteratedSearch, wo
     is_near = problem.is_large and known_ms <= problem.tuning.near * bounds.least_ms
     sets = [] if is_near else bounds.promising(known_ms)
     if is_near or (may_be_by_columns and set(sets) <= {(COLUMNS,)}):
-        return by_columns or columns.run(bound_ms=bounds.by_columns_ms)
+        by_columns = by_columns or columns.run(bound_ms=bounds.by_columns_ms)
+        return with_equal_columns(problem, columns, by_columns, bound_ms=bounds.by_columns_ms, work_budget=work_budget)
     search = MixedSearch(problem, options=columns.options, work_budget=work_budget)
     placements = search.begun(opening, sets, limit_ms=known_ms)
     least_ms = float(problem.total_ms(placements).min(initial=np.inf))
@@ -88,15 +83,8 @@ def mixed(problem: Problem, bounds: FamilyBounds, *, columns: IteratedSearch, wo
         placements += search.filled(placements)
     least_ms = float(problem.total_ms(placements).min())
     limit_ms = max(least_ms, min(known_ms, least_ms * (1 + problem.request.search.shard_tolerance)))
-    chosen = fewest_shards(problem, placements, limit_ms=limit_ms)
-    before = by_columns or Found(placement=chosen, placements=columns.placements, improvements=columns.improvements)
-    until = problem.work + int(problem.tuning.short_share * work_budget)
-    return replace(
-        before,
-        placement=consolidated(problem, chosen, limit_ms=limit_ms, work_budget=until),
-        placements=before.placements + search.placements,
-        improvements=before.improvements + search.improvements,
-    )
+    unsearched = Found(placement=placements[0], placements=columns.placements, improvements=columns.improvements)
+    return search.settled(placements, before=by_columns or unsearched, limit_ms=limit_ms)
 
 
 def assignments_of(problem: Problem) -> Assignments:
@@ -192,6 +180,18 @@ class MixedSearch:
         (best_ms,) = problem.total_ms([best])
         better = [each for each, ms in zip(dealt, problem.total_ms(dealt), strict=True) if ms < best_ms]
         return self._descended(better, problem.work + work // 2)
+
+    def settled(self, placements: Sequence[Placement], *, before: Found, limit_ms: float) -> Found:
+        """Return the one with the fewest shards within the limit, its shards merged, and all work since ``before``."""
+        problem = self._problem
+        chosen = fewest_shards(problem, placements, limit_ms=limit_ms)
+        until = problem.work + int(problem.tuning.short_share * self._work)
+        return replace(
+            before,
+            placement=consolidated(problem, chosen, limit_ms=limit_ms, work_budget=until),
+            placements=before.placements + self.placements,
+            improvements=before.improvements + self.improvements,
+        )
 
     def refined(self, placement: Placement) -> Placement:
         """Return a placement that costs at most as much, after steps and conversions."""

@@ -123,7 +123,7 @@ class IteratedSearch:
         return bool(self.found) and self.least_ms() <= limit_ms
 
     def _is_far(self, total_ms: float, bound_ms: float) -> bool:
-        """Return whether a cost is far above a bound, if there is one."""
+        """Compare a cost with a bound, 0 where there is none: True where it is far above it."""
         return 0 < bound_ms < total_ms / self._problem.tuning.far
 
     def least_ms(self) -> float:
