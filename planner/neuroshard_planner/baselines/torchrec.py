@@ -139,12 +139,7 @@ def _require_supported(problem: Problem) -> None:
 
 
 def _topology(request: PlanRequest, shard_capacity_bytes: int) -> "Topology":
-    from torchrec.distributed.planner.types import (  # noqa: PLC0415
-        HardwareConfig,
-        KernelConfig,
-        TopologyFactory,
-        TrainerConfig,
-    )
+    from torchrec.distributed.planner.types import HardwareConfig, KernelConfig, TopologyFactory, TrainerConfig  # noqa: PLC0415
 
     topology = request.topology
     return TopologyFactory.create_topology(

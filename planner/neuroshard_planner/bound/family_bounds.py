@@ -34,14 +34,7 @@ from neuroshard_costs.shards import COLUMNS, NODE_ROWS, REPLICATED, ROWS, FloatA
 from neuroshard_costs.step_cost import Collective
 
 from neuroshard_planner.bound.branches import Branches
-from neuroshard_planner.bound.choices import (
-    Choices,
-    Families,
-    every_choice,
-    families_of,
-    mean_rows,
-    shard_levels,
-)
+from neuroshard_planner.bound.choices import Choices, Families, every_choice, families_of, mean_rows, shard_levels
 from neuroshard_planner.bound.prices import price_bound
 from neuroshard_planner.bound.relaxed_cost import RelaxedCost
 from neuroshard_planner.problem.problem import Problem

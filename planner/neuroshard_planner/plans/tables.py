@@ -124,8 +124,7 @@ def placement_of(tables: Sequence[TablePlacement], problem: Problem) -> Placemen
     kinds = problem.kinds_of([index for index, _ in found], list(found.values())).tolist()
     kind_of = dict(zip(found, kinds, strict=True))
     return Placement(
-        kinds=np.array([kind_of[shard] for shard in shards], dtype=np.int64),
-        devices=np.array(devices, dtype=np.int64),
+        kinds=np.array([kind_of[shard] for shard in shards], dtype=np.int64), devices=np.array(devices, dtype=np.int64)
     )
 
 

@@ -14,13 +14,7 @@ from neuroshard_costs.deduplication import looked_up
 from neuroshard_costs.host_tables import ON_DEVICE, HostTables
 from neuroshard_costs.networks import on_grid
 from neuroshard_costs.shards import COLUMNS, FAMILIES, REPLICATED, ROWS, FloatArray, IndexArray, ShardArrays
-from neuroshard_costs.step_cost import (
-    NUM_LEVELS,
-    TIMES,
-    TRAFFIC,
-    Collective,
-    StepCost,
-)
+from neuroshard_costs.step_cost import NUM_LEVELS, TIMES, TRAFFIC, Collective, StepCost
 
 from neuroshard_planner.problem.cost_model import CostModel
 from neuroshard_planner.problem.counted_memory import memory_ledger
@@ -36,9 +30,7 @@ from neuroshard_planner.problem.units import (
     resolve_units,
 )
 
-PROBES_PER_EVALUATION = (
-    1024  # probes of greedy placement that take as long as one evaluation of a device by the networks
-)
+PROBES_PER_EVALUATION = 1024  # of greedy placement, which take as long as one evaluation of a device by the networks
 KINDS_AT_ONCE = 2048  # keeps the arrays of their features within the processor's cache
 DEFAULT = SearchTuning()
 BULK_PER_EVALUATION = 8  # evaluations of many devices at once that take as long as one in a local step

@@ -255,12 +255,7 @@ class MixedSearch:
         return [*found, *self._dealt_out(found, int(problem.tuning.phase_share * self._work))]
 
     def _dealt_out(
-        self,
-        found: Sequence[Placement],
-        work: int,
-        *,
-        refines: bool = False,
-        cuts: Sequence[IndexArray | None] = (),
+        self, found: Sequence[Placement], work: int, *, refines: bool = False, cuts: Sequence[IndexArray | None] = ()
     ) -> Iterator[Placement]:
         """Yield the placements with their shards dealt out again, in some work together; see Dealing for the cuts."""
         for placement, own in zip(found, cuts or [None] * len(found), strict=True):

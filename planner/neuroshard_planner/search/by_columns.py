@@ -39,12 +39,7 @@ class IteratedSearch:
     """What one search has found so far, and its phases: the opening may come long before the rest."""
 
     def __init__(
-        self,
-        problem: Problem,
-        starts: Sequence[Placement],
-        *,
-        work_budget: int,
-        most_rounds: int = 0,
+        self, problem: Problem, starts: Sequence[Placement], *, work_budget: int, most_rounds: int = 0
     ) -> None:
         """Prepare a search.
 

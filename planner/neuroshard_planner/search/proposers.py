@@ -174,11 +174,7 @@ class SplitSearch:
         return children
 
     def _best(
-        self,
-        states: Iterable[tuple[IndexArray, Sequence[tuple[float, float]]]],
-        count: int,
-        *,
-        spreads: bool = False,
+        self, states: Iterable[tuple[IndexArray, Sequence[tuple[float, float]]]], count: int, *, spreads: bool = False
     ) -> list[BeamState]:
         """Place every state with every setting of its grid; return the best of distinct states."""
         lanes = self._lanes(states, spreads=spreads)
