@@ -71,15 +71,13 @@ NARROW = (LeverName.WIRE_TYPES, LeverName.STORED_TYPES)
 OPPOSITE = (LeverName.BATCH_SIZE, LeverName.NODES)
 """Levers of more and of less. Less is priced where more saves nothing: hardly ever do both save."""
 SHORT = SearchTuning(num_best=2, num_candidates=5, most_rounds=1)
-"""Of a short search: fewer descents, for which less work is enough."""
-SHORT_SHARE = 0.5
-"""Of the work of a whole one, above which it ends by 0.3 % in the mean, and hardly ever by 3 %."""
+"""Of a short search: fewer descents, and no rounds of random changes on top of the least work."""
 MOST_SEARCHED_UNITS = 64
 """Of a search; with more a short one ends up to a quarter above a whole one."""
 PROMISING = SearchTuning(powers=(8,))
 """Of assignments that promise what plans by columns and others cost, in a twentieth of a search."""
-LEAVES_COLUMNS = 0.97
-"""Of what plans by columns promise: where others promise less, whole searches find them."""
+NEAR_LIMIT = 1.03
+"""Times the most that a plan with other sharding types may cost: what they promise is as far off."""
 WIDE_GAP = 0.15
 """Of a plan to its bound: above it, other cuts or sharding types are often better with a lever."""
 MOST_NAMED = 3
@@ -220,7 +218,7 @@ class Promises:
         ``limit_ms``: of other devices, on which other sharding types may be better. None: the devices are the plan's.
         """
         named = request.search
-        work = int(SHORT_SHARE * SearchTuning().least_budget(request.topology.num_devices))
+        work = SHORT.least_budget(request.topology.num_devices)
         is_whole = self._is_scattered or (named.work_budget or math.inf) <= work
         if is_whole or (limit_ms is not None and self._may_be_of_other_types(request, limit_ms)):
             return searched_ms(request, self._costs, limit_ms=limit_ms)
@@ -228,12 +226,12 @@ class Promises:
         return searched_ms(request, self._costs, limit_ms=limit_ms, tuning=SHORT)
 
     def _may_be_of_other_types(self, request: PlanRequest, limit_ms: float) -> bool:
-        """Compare assignments: True where other sharding types promise less than columns do, and than the limit."""
+        """Compare assignments: True where other sharding types promise less than columns do, and about the limit."""
         problem = Problem(request, self._costs, tuning=PROMISING)
         if not problem.has_further_types:
             return False
         by_columns_ms, others_ms = assignments_of(problem).least_ms(FamilyBounds(problem).sets)
-        return others_ms < min(by_columns_ms * LEAVES_COLUMNS, limit_ms)
+        return others_ms < min(by_columns_ms, NEAR_LIMIT * limit_ms)
 
     @property
     def _is_scattered(self) -> bool:
