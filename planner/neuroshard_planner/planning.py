@@ -36,7 +36,6 @@ from neuroshard_planner.search.by_columns import Found, IteratedSearch
 from neuroshard_planner.search.host_memory import hosted
 from neuroshard_planner.search.local_search import merged
 from neuroshard_planner.search.options import OptionTable
-from neuroshard_planner.search.partitioner import wrapped
 from neuroshard_planner.search_state import Watch, Watched
 from neuroshard_planner.wide_tables import column_blocks
 
@@ -291,19 +290,9 @@ def _in_device_memory(
         found = columns.run(bound_ms=bound_ms)
         if not problem.has_further_types:  # equal columns of a set too large for other types might come with copies
             found = with_equal_columns(problem, columns, found, bound_ms=bound_ms, work_budget=_budget(problem))
-    else:
-        bounds = bounds or FamilyBounds(problem)
-        found = mixed(problem, bounds, columns=_by_columns(problem, starts), work_budget=_budget(problem))
-    return found if found is None or problem.is_large else _evened(problem, found)
-
-
-def _evened(problem: Problem, found: Found) -> Found:
-    """Return the same with its columns end to end, if that costs less and fits."""
-    even = wrapped(problem, found.placement)
-    if even is None or not problem.fits(even):
         return found
-    best_ms, ms = problem.total_ms([found.placement, even]).tolist()
-    return replace(found, placement=even) if ms < best_ms * (1 - problem.tuning.least_round_gain) else found
+    bounds = bounds or FamilyBounds(problem)
+    return mixed(problem, bounds, columns=_by_columns(problem, starts), work_budget=_budget(problem))
 
 
 def _by_columns(problem: Problem, starts: Sequence[Placement]) -> IteratedSearch:

@@ -158,7 +158,8 @@ def test_the_plan_in_force_stays_where_it_is_and_is_cut_where_it_must() -> None:
     require_sound(found)
     assert found.incumbent is not None
     assert not found.incumbent.moved_bytes
-    assert max(shard.num_columns for shard in found.tables[0].shards) == 1024
+    widest = [max(shard.num_columns for shard in each.tables[0].shards) for each in (before, found)]
+    assert widest[0] > 1024 >= widest[1]
 
 
 def test_a_wide_table_in_host_memory_has_one_kernel() -> None:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from neuroshard_costs.arithmetic import weighted_sum
-from neuroshard_costs.shards import IndexArray
+from neuroshard_costs.shards import FloatArray, IndexArray
+from neuroshard_costs.step_cost import TIMES
 
 from neuroshard_planner.memory.packing import Packing, Piece
 from neuroshard_planner.problem.problem import Placement, Problem
@@ -21,7 +22,9 @@ from neuroshard_planner.search.assignments import Assignments
 from neuroshard_planner.search.estimator import Traits, most_promising, reference_prices, tangent
 from neuroshard_planner.search.local_search import LocalSearch, merged
 from neuroshard_planner.search.options import OptionTable
+from neuroshard_planner.search.partitioner import wrapped
 from neuroshard_planner.search.proposers import Perturbation, SplitSearch
+from neuroshard_planner.search.wide_shards import separated
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,6 +137,9 @@ class IteratedSearch:
         splits, local, whole = self._splits(until), self._local(until), self._local(whole_until)
         starts = [candidate.placement for candidate in splits.proposed(tuning.opening_grid, tuning.num_best)]
         starts += [*splits.placed(self._assigned()), *self._known()]
+        if starts and not problem.is_large:
+            work = int(tuning.short_share * (whole_until - problem.work))
+            starts += self._further_starts(problem.cheapest(starts), work)
         self._count(splits)
         if not starts:
             return
@@ -199,9 +205,23 @@ class IteratedSearch:
         chosen = fewest_shards(self._problem, self.found, limit_ms=limit_ms)
         return consolidated(self._problem, chosen, limit_ms=limit_ms, work_budget=work_budget)
 
+    def _further_starts(self, best: Placement, most_work: int) -> list[Placement]:
+        """Return placements of other kinds than proposals that cost little more than the best of those."""
+        problem, near = self._problem, self._problem.tuning.near
+        best_ms = float(problem.total_ms([best])[0])
+        compute_ms = float(problem.device_levels([best])[0, :, TIMES].max(axis=0).sum())
+        found = separated(problem, self.options, self._loads, most_ms=near * compute_ms, most_work=most_work)
+        even = wrapped(problem, best)
+        found += [even] if even is not None and problem.fits(even) else []
+        return [each for each, ms in zip(found, problem.total_ms(found).tolist(), strict=True) if ms <= near * best_ms]
+
     def _splits(self, until: int) -> SplitSearch:
-        loads = weighted_sum(self._problem.kinds.representation, self._slopes.sum(axis=1))
-        return SplitSearch(self._problem, self.options, loads=loads, work_budget=until)
+        return SplitSearch(self._problem, self.options, loads=self._loads, work_budget=until)
+
+    @property
+    def _loads(self) -> FloatArray:
+        """[kinds] additive."""
+        return weighted_sum(self._problem.kinds.representation, self._slopes.sum(axis=1))
 
     def _local(self, until: int) -> LocalSearch:
         return LocalSearch(self._problem, traits=self._traits, work_budget=until)

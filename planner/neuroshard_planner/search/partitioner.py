@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from neuroshard_planner.problem.problem import BULK_PER_EVALUATION, Placement, Problem
 from neuroshard_planner.problem.shard_kinds import ShardSize
+from neuroshard_planner.problem.tuning import INFINITE
 
 WITH_OWN = 1e3  # dominates every score, so that shards of a unit are apart unless the limit or memory forbids it
 ABOVE_LIMIT = 1e6  # dominates that too, so that the limit yields only to memory
@@ -36,6 +37,10 @@ class GreedyPass:
     """Weight of a device's share of used memory next to its share of load; 0 places by load alone."""
     spreads: bool = False
     """Whether a device with a shard of the same unit is taken only if all others are above the limit or lack memory."""
+    lanes: float = INFINITE
+    """Shards that give their device more lanes come first, and go on few devices. `place` has none such."""
+    num_wide: int = 0
+    """The number of these devices, the first ones."""
 
 
 def place(
@@ -92,14 +97,16 @@ def place_by_networks(
 ) -> list[Placement | None]:
     """Place each lane's shards as `place` does, each on the device that costs least with it by the networks.
 
-    The shard that costs most alone is first. Prices of memory do not count.
+    The shard that costs most alone is first. Prices of memory do not count. Where shards of many lanes have devices of
+    their own, those are first.
     """
     lists = [lane.kinds for lane in lanes]
     every, position = np.unique(np.concatenate(lists), return_inverse=True)
     alone = problem.compute_ms(problem.kinds.representation[every], per_work=BULK_PER_EVALUATION).sum(axis=1)
+    is_wide = np.append(problem.lanes(every), 0.0) > np.array([lane.lanes for lane in lanes])[:, None]
     shards = np.full((len(lanes), max(map(len, lists))), len(every), dtype=np.int64)
-    for row, own in zip(shards, np.split(position, np.cumsum([*map(len, lists)])), strict=False):
-        row[: len(own)] = own[np.argsort(-alone[own], kind="stable")]
+    for row, wide, own in zip(shards, is_wide, np.split(position, np.cumsum([*map(len, lists)])[:-1]), strict=True):
+        row[: len(own)] = own[np.lexsort((-alone[own], ~wide[own]))]
     added = np.vstack((_brought(problem, every), np.zeros(problem.kinds.representation.shape[1] + 2)))
     held = np.zeros((problem.num_devices, added.shape[1]))
     if fixed is not None:
@@ -109,10 +116,12 @@ def place_by_networks(
     chosen, fits, rows = np.empty_like(shards), np.ones(len(lanes), dtype=np.bool_), np.arange(len(lanes))
     units = np.append(problem.kinds.unit[every], -1)[shards]
     units_held = _units_held(problem, lanes, units, fixed)
+    is_narrow = np.arange(problem.num_devices) >= np.array([lane.num_wide for lane in lanes])[:, None]
     for step, shard in enumerate(shards.T):
         after = used + added[shard, None]
         cost = problem.compute_ms(after[..., :-2], per_work=BULK_PER_EVALUATION).sum(axis=-1)
         is_out = (after[..., -2] > limits) | (after[..., -1] > problem.memory.shard_capacity_bytes)
+        is_out |= is_narrow & is_wide[rows, shard, None]
         if problem.allowed is not None:
             is_out |= ~problem.allowed[problem.kinds.unit[every[np.minimum(shard, len(every) - 1)]]]
         if units_held is not None:
