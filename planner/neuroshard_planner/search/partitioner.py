@@ -38,9 +38,9 @@ class GreedyPass:
     spreads: bool = False
     """Whether a device with a shard of the same unit is taken only if all others are above the limit or lack memory."""
     lanes: float = INFINITE
-    """Shards that give their device more lanes come first, and go on few devices. `place` has none such."""
+    """Shards that give their device more lanes come first, and go on few devices; `place` pays no heed to it."""
     num_wide: int = 0
-    """The number of these devices, the first ones."""
+    """The number of these devices, the first of those that may hold most units."""
 
 
 def place(
@@ -116,7 +116,9 @@ def place_by_networks(
     chosen, fits, rows = np.empty_like(shards), np.ones(len(lanes), dtype=np.bool_), np.arange(len(lanes))
     units = np.append(problem.kinds.unit[every], -1)[shards]
     units_held = _units_held(problem, lanes, units, fixed)
-    is_narrow = np.arange(problem.num_devices) >= np.array([lane.num_wide for lane in lanes])[:, None]
+    num_held = np.zeros(problem.num_devices) if problem.allowed is None else problem.allowed.sum(axis=0)
+    rank = np.argsort(np.argsort(-num_held, kind="stable"), kind="stable")
+    is_narrow = rank >= np.array([lane.num_wide for lane in lanes])[:, None]
     for step, shard in enumerate(shards.T):
         after = used + added[shard, None]
         cost = problem.compute_ms(after[..., :-2], per_work=BULK_PER_EVALUATION).sum(axis=-1)

@@ -34,35 +34,46 @@ def separated(
         most_ms: both computes of a device, above which a placement gains nothing.
         most_work: device evaluations and their like.
     """
-    lanes = sorted(set(problem.lanes(options.kinds[options.start]).tolist()))[:-1]
-    found = []
-    for passes in (list(_passes(problem, options, loads, least)) for least in lanes):
+    until = problem.work + most_work
+    lanes = sorted(set(problem.lanes(options.kinds[options.start]).tolist()))[:-1][-problem.tuning.num_best :]
+    found: list[Placement] = []
+    for left, least in zip(range(len(lanes), 0, -1), lanes, strict=True):
+        ends = problem.work + (until - problem.work) // left
+        passes = list(_passes(problem, options, loads, least)) if problem.work < ends else []
         even_ms = _even_ms(problem, passes)
         hopeful = [passes[at] for at in np.argsort(even_ms, kind="stable").tolist() if even_ms[at] <= most_ms]
-        work = np.cumsum([len(each.kinds) for each in hopeful]) * problem.num_devices // BULK_PER_EVALUATION
-        chosen = hopeful[: int((work <= most_work // len(lanes)).sum())]
+        work = (
+            problem.work + np.cumsum([len(each.kinds) for each in hopeful]) * problem.num_devices // BULK_PER_EVALUATION
+        )
+        chosen = hopeful[: int((work <= ends).sum())]
         placed = [each for each in (place_by_networks(problem, chosen) if chosen else []) if each is not None]
         found += [problem.cheapest(placed)] if placed else []
     return found
 
 
 def _passes(problem: Problem, options: OptionTable, loads: FloatArray, lanes: float) -> Iterator[GreedyPass]:
-    """Yield greedy passes that leave some units wide, those of most load, and cut the others to these lanes."""
-    largest = options.kinds[options.start]
-    mean_load = float(loads[problem.whole].sum()) / problem.num_devices
+    """Yield greedy passes that leave some units wide, and cut the others to these lanes.
+
+    Those stay wide that have to, then those of most load.
+    """
+    largest, num_devices = options.kinds[options.start], problem.num_usable_devices
+    mean_load = float(loads[problem.whole].sum()) / num_devices
     is_small, is_narrow = loads[largest] <= mean_load, problem.lanes(largest) <= lanes
     whole, narrow = _first(options, is_small), _first(options, is_small & is_narrow)
     wide = np.flatnonzero(~is_narrow[whole])
     if not len(wide):
         return
     of_units = np.array([loads[options.shards_of(option)].sum() for option in whole[wide].tolist()])
-    order = np.argsort(-of_units, kind="stable")
-    for num in dict.fromkeys(np.linspace(1, len(wide), problem.tuning.num_judged).astype(np.int64).tolist()):
+    may_be_cut = is_narrow[narrow[wide]]
+    order = np.lexsort((-of_units, may_be_cut))
+    fewest = max(1, int(np.count_nonzero(~may_be_cut)))
+    counts = np.linspace(fewest, len(wide), problem.tuning.num_judged).astype(np.int64)
+    for num in dict.fromkeys(counts.tolist()):
         state = narrow.copy()
         state[wide[order[:num]]] = whole[wide[order[:num]]]
         kinds = options.shards(state)
         least = max(1, math.ceil(float(of_units[order[:num]].sum()) / mean_load))
-        for count in range(least, min(least + 2, problem.num_devices)):
+        for count in range(least, min(least + 2, num_devices)):
             yield GreedyPass(
                 kinds=kinds, dim_limit=INFINITE, memory_price=0.0, spreads=True, lanes=lanes, num_wide=count
             )
@@ -82,7 +93,7 @@ def _even_ms(problem: Problem, passes: Sequence[GreedyPass]) -> FloatArray:
     for each in passes:
         is_wide = problem.lanes(each.kinds) > each.lanes
         wide, narrow = (problem.kinds.representation[each.kinds[own]].sum(axis=0) for own in (is_wide, ~is_wide))
-        of_narrow = (1 - PARTS_NEXT_TO_WIDE) * narrow / (problem.num_devices - each.num_wide)
+        of_narrow = (1 - PARTS_NEXT_TO_WIDE) * narrow / (problem.num_usable_devices - each.num_wide)
         sums.append(np.stack(((wide + PARTS_NEXT_TO_WIDE * narrow) / each.num_wide, of_narrow)))
     times = problem.compute_ms(np.array(sums), per_work=BULK_PER_EVALUATION).sum(axis=-1)
     least: FloatArray = times.max(axis=1).min(axis=1)
