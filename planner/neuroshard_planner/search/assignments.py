@@ -91,7 +91,7 @@ class Assignments:
         self._forms = [form for _, form, _, _ in ways]
         self._unit: IndexArray = np.array([unit for unit, _, _, _ in ways], dtype=np.int64)
         self._family: IndexArray = np.array(
-            [COLUMNS if form is None else form.family for form in self._forms], np.int64
+            [COLUMNS if form is None else form.family for form in self._forms], dtype=np.int64
         )
         self._content: IndexArray = np.where(self._family == COLUMNS, -1, np.arange(len(ways)))
         """[w] equal for all cuts by columns."""

@@ -154,9 +154,7 @@ class Dealing:
         next more that an option has.
         """
         num_shards = np.bincount(self._problem.kinds.unit[placement.kinds], minlength=len(self._problem.units))[units]
-        are_enough = options.count >= num_shards[options.unit]
-        first = np.where(are_enough, np.arange(len(are_enough)), options.last[options.unit])
-        state = np.minimum.reduceat(first, options.first)
+        state = options.first_of(options.count >= num_shards[options.unit])
         return np.where(cuts < 0, state, self._options.positions(units)[cuts])
 
     def _loads(self, placement: Placement) -> FloatArray:

@@ -95,6 +95,12 @@ class OptionTable:
         largest: IndexArray = self.kinds[self.start[state]]
         return largest
 
+    def first_of(self, usable: BoolArray) -> IndexArray:
+        """Return [units] the first option of each unit for which ``usable`` [options] is true, its last if none is."""
+        every = np.arange(len(usable))
+        first: IndexArray = np.minimum.reduceat(np.where(usable, every, self.last[self.unit]), self.first)
+        return first
+
     def shards_of(self, option: int) -> IndexArray:
         """Return [n] the kinds of the shards of one option, largest first."""
         start = int(self.start[option])

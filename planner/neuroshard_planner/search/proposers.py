@@ -150,10 +150,7 @@ class SplitSearch:
             may_be = narrow & (kinds.memory_bytes[largest] <= memory_share * capacity)
             small = may_be & (self._loads[largest] <= load_share * self._mean_load)
             # The first small option of each unit; where none is, its last, or the first that others hardly better.
-            position, least = (
-                np.minimum.reduceat(np.where(good, np.arange(len(largest)), options.last[options.unit]), options.first)
-                for good in (small, may_be & is_least)
-            )
+            position, least = options.first_of(small), options.first_of(may_be & is_least)
             states += [position, np.where(np.logical_or.reduceat(small, options.first), position, least)]
         return _distinct_states([*self._known, *states])
 

@@ -10,8 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from neuroshard_costs.shards import FloatArray, IndexArray
-from numpy.typing import NDArray
+from neuroshard_costs.shards import FloatArray
 
 from neuroshard_planner.problem.problem import BULK_PER_EVALUATION, Placement, Problem
 from neuroshard_planner.problem.tuning import INFINITE
@@ -59,7 +58,7 @@ def _passes(problem: Problem, options: OptionTable, loads: FloatArray, lanes: fl
     largest, num_devices = options.kinds[options.start], problem.num_usable_devices
     mean_load = float(loads[problem.whole].sum()) / num_devices
     is_small, is_narrow = loads[largest] <= mean_load, problem.lanes(largest) <= lanes
-    whole, narrow = _first(options, is_small), _first(options, is_small & is_narrow)
+    whole, narrow = options.first_of(is_small), options.first_of(is_small & is_narrow)
     wide = np.flatnonzero(~is_narrow[whole])
     if not len(wide):
         return
@@ -77,12 +76,6 @@ def _passes(problem: Problem, options: OptionTable, loads: FloatArray, lanes: fl
             yield GreedyPass(
                 kinds=kinds, dim_limit=INFINITE, memory_price=0.0, spreads=True, lanes=lanes, num_wide=count
             )
-
-
-def _first(options: OptionTable, usable: NDArray[np.bool_]) -> IndexArray:
-    """Return [units] the first usable option of each unit, its last if it has none."""
-    every = np.arange(len(usable))
-    return np.minimum.reduceat(np.where(usable, every, options.last[options.unit]), options.first)
 
 
 def _even_ms(problem: Problem, passes: Sequence[GreedyPass]) -> FloatArray:
