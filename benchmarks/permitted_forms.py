@@ -21,7 +21,7 @@ from neuroshard_api.documents.communication import CommunicationChoices, WireTyp
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.presets import preset
 from neuroshard_api.documents.request import Constraints, PlanRequest
-from neuroshard_api.documents.tables import DataType, Optimizer
+from neuroshard_api.documents.tables import DataType, Optimizer, TableSet
 from neuroshard_api.sharding.replication import ReplicationChoices
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_costs.shards import weights_bytes
@@ -39,6 +39,12 @@ TIGHT = 1.25
 DEARER = 0.001
 
 
+def tight(tables: TableSet, num_devices: int, *, room: float) -> Constraints:
+    """Return the limit on devices that have room for this many times their share of the weights, and 6 GiB."""
+    share = sum(map(weights_bytes, tables.tables)) / num_devices
+    return Constraints(max_memory_bytes_per_device=int(room * share) + 6 * 2**30)
+
+
 def task(index: int) -> PlanRequest:
     """Return a task with nothing permitted; half of its tables repeat lists."""
     generator = np.random.default_rng(FIRST_SEED + index)
@@ -51,8 +57,7 @@ def task(index: int) -> PlanRequest:
     num_nodes = int(generator.choice([1, 2, 4]))
     constraints = Constraints()
     if index % 3 == 0:
-        share = sum(map(weights_bytes, tables.tables)) / (num_nodes * DEVICES_PER_NODE)
-        constraints = Constraints(max_memory_bytes_per_device=int(TIGHT * share) + 6 * 2**30)
+        constraints = tight(tables, num_nodes * DEVICES_PER_NODE, room=TIGHT)
     return PlanRequest(
         tables=tables.model_copy(update={"tables": grouped, "session_run": 8}),
         topology=preset(DEVICE_TYPE).topology(num_nodes=num_nodes, devices_per_node=DEVICES_PER_NODE),

@@ -27,14 +27,13 @@ from neuroshard_api.documents.presets import preset
 from neuroshard_api.documents.request import Constraints, PlanRequest
 from neuroshard_api.documents.tables import Optimizer
 from neuroshard_costs.bundle import bundled_bundle
-from neuroshard_costs.shards import weights_bytes
 from neuroshard_planner.choices.trials import least_gain
 from neuroshard_planner.errors import PlannerError
 from neuroshard_planner.levers import PROMISE_ERROR, LeverRequest, Promises, questions, saved_share, with_levers
 from neuroshard_planner.pipeline import plan as planned
 from neuroshard_planner.planning import Bundle
 
-from benchmarks.permitted_forms import task
+from benchmarks.permitted_forms import task, tight
 from benchmarks.results_file import write_result
 from benchmarks.tasks import DEVICE_TYPE, random_tables
 
@@ -64,8 +63,7 @@ def random_task(index: int) -> tuple[str, PlanRequest]:
         tables = tables.model_copy(update={"session_run": 8, "tables": tuple(own)})
     constraints = Constraints()
     if index % 3 == 0:
-        share = sum(map(weights_bytes, tables.tables)) / num_devices
-        constraints = Constraints(max_memory_bytes_per_device=int(TIGHT * share) + 6 * 2**30)
+        constraints = tight(tables, num_devices, room=TIGHT)
     device_type = DEVICE_TYPES[index % len(DEVICE_TYPES)]
     return device_type, PlanRequest(
         tables=tables,
